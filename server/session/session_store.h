@@ -1,0 +1,157 @@
+// All sessions of a server, and what can be done to them. Knows neither gRPC nor protobuf.
+//
+// Thread-safety: all functions may be called at once. Appends to one layer of a session are
+// ordered; different layers and different sessions go in parallel; truncate and delete wait for
+// requests under way on the session and keep new ones waiting.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "kernels/api/backend.h"
+#include "kernels/api/layer_spec.h"
+
+namespace oscarkv {
+
+// Fixed at create.
+struct SessionConfig {
+  std::string id;
+  std::string request_id;
+  std::string content_digest;  // of the create request: equal for a repeat
+  std::string tenant;
+  std::string group;
+  std::string model;
+  std::string model_revision;
+  std::string rope_digest;
+  DType storage = DType::kBF16;
+  std::int64_t position_base = 0;
+  std::vector<LayerSpec> layers;  // validated, defaults filled in, in the order of their ids
+  std::vector<bool> value_folded; // [layers]: the worker rotated the values; only told back
+};
+
+struct LayerStats {
+  int layer = 0;
+  std::int64_t length = 0;
+  std::int64_t sealed_tokens = 0;
+  std::int64_t pages_sealed_without_queries = 0;
+  std::int64_t logical_bytes = 0;
+  std::int64_t page_bytes = 0;
+  std::int64_t window_bytes = 0;  // sinks, window, query samples, residual directions
+  double bits_per_value = 0;      // of sealed pages
+};
+
+struct SessionInfo {
+  std::shared_ptr<const SessionConfig> config;
+  std::uint64_t generation = 0;
+  absl::Time create_time;
+  std::vector<LayerStats> layers;  // in the order of config->layers
+  std::int64_t committed_length = 0;
+  std::int64_t logical_bytes = 0;
+  std::int64_t resident_bytes = 0;
+};
+
+struct StoreTotals {
+  std::int64_t sessions = 0;
+  std::int64_t budget_bytes = 0;
+  std::int64_t resident_bytes = 0;
+  std::int64_t logical_bytes = 0;
+};
+
+// Rows of a tensor that the caller keeps alive during the call. Packed, any alignment, finite.
+struct Rows {
+  DType dtype = DType::kBF16;
+  int heads = 0;
+  int dim = 0;
+  const void* data = nullptr;  // [rows][heads][dim]
+};
+
+// One session's part of a batch: what is asked, then what became of it. An item applies whole or
+// not at all.
+struct BatchItem {
+  std::string_view session;
+  std::uint64_t generation = 0;
+  std::optional<std::int64_t> expected_length;  // set where num_tokens > 0
+
+  std::int32_t num_tokens = 0;
+  Rows keys;    // [num_tokens]
+  Rows values;  // [num_tokens]
+
+  std::int32_t num_queries = 0;
+  Rows queries;                            // [num_queries]
+  std::optional<std::int64_t> query_start; // absolute position (with position_base)
+  std::int32_t query_stride = 0;           // append only; 0: 1
+
+  // Attend only: [num_queries][query_heads][value_dim] and [num_queries][query_heads]; written only
+  // if the item succeeds. REQUIRES: sized by the shape of the session's layer, see LayerShapeOf.
+  float* outputs = nullptr;
+  float* log_sum_exps = nullptr;
+
+  absl::Status status;
+  std::uint64_t generation_after = 0;  // 0: no such session
+  std::int64_t length_after = 0;
+  bool repeated = false;
+};
+
+struct AttendOptions {
+  bool causal = true;
+  bool count_sink_logits = true;
+};
+
+struct StoreOptions {
+  std::int64_t memory_budget_bytes = 0;              // of all blocks; > 0
+  absl::Duration settle_after = absl::Seconds(5);    // idle time after which a finished step is sealed
+  std::uint64_t first_generation = 1;                // generations never repeat over restarts
+};
+
+class SessionStore {
+ public:
+  // REQUIRES: backend outlives the store.
+  SessionStore(Backend* backend, const StoreOptions& options);
+  ~SessionStore();
+  SessionStore(const SessionStore&) = delete;
+  SessionStore& operator=(const SessionStore&) = delete;
+
+  // ALREADY_EXISTS unless the id is new, or request_id and content_digest are those of before.
+  absl::StatusOr<SessionInfo> Create(SessionConfig config);
+  absl::StatusOr<SessionInfo> Get(std::string_view id) const;
+  // Sessions with id > `after` in the order of ids, at most `limit`, of one tenant if given.
+  std::vector<SessionInfo> List(std::string_view after, int limit,
+                                std::optional<std::string_view> tenant) const;
+  // generation 0: any.
+  absl::Status Delete(std::string_view id, std::uint64_t generation);
+  absl::StatusOr<SessionInfo> Truncate(std::string_view id, std::uint64_t generation,
+                                       std::int64_t length);
+
+  // Shape of a layer, for whoever sizes outputs; NOT_FOUND for the session or the layer. Never
+  // changes during the life of a session.
+  absl::StatusOr<std::shared_ptr<const SessionConfig>> ConfigOf(std::string_view id) const;
+
+  // Each item's status tells of the item. Sessions must differ: a later item of the same session is
+  // refused with INVALID_ARGUMENT.
+  void Append(int layer, std::span<BatchItem> items);
+  void Attend(int layer, std::span<BatchItem> items, const AttendOptions& options);
+
+  // Decodes tokens [begin, begin + tokens) of a layer to the storage dtype.
+  // keys: [tokens][kv_heads][key_dim], values: [tokens][kv_heads][value_dim].
+  absl::Status Read(std::string_view id, std::uint64_t generation, int layer, std::int64_t begin,
+                    std::int64_t tokens, std::uint16_t* keys, std::uint16_t* values) const;
+
+  // Seals at once what the background would seal after `settle_after` of idleness.
+  void Settle();
+
+  StoreTotals Totals() const;
+
+ private:
+  class Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace oscarkv
