@@ -21,10 +21,12 @@ struct ErrorDetails {
 };
 
 // REQUIRES: code is not OK.
-absl::Status MakeError(absl::StatusCode code, std::string_view message, const ErrorDetails& details);
+absl::Status MakeError(absl::StatusCode code, std::string_view message,
+                       const ErrorDetails& details);
 
 // INVALID_ARGUMENT, INVALID_FIELD: "`field` is `value`; expected `expected`".
-absl::Status InvalidField(std::string_view field, std::string_view value, std::string_view expected);
+absl::Status InvalidField(std::string_view field, std::string_view value,
+                          std::string_view expected);
 
 // The details of a status made by MakeError; nullopt otherwise.
 absl::optional<ErrorDetails> DetailsOf(const absl::Status& status);
