@@ -43,7 +43,7 @@ constexpr std::int64_t CodeBytes(std::int64_t rows, std::int64_t columns, int bi
 }
 
 struct PageLayout {
-  explicit constexpr PageLayout(const LayerSpec& spec) {
+  explicit PageLayout(const LayerSpec& spec) {
     const CodecSpec& codec = spec.codec;
     const bool normed = spec.keys_are_coded() && codec.scaling != Scaling::kNone;
     norms = AlignUp(static_cast<std::int64_t>(sizeof(PageHeadHeader)) * spec.kv_heads);
@@ -87,7 +87,7 @@ struct PageLayout {
 // A block of 16-bit tokens (window: kWindowBlockTokens; sinks: CodecSpec::sinks): per kv head,
 // keys [tokens][key_dim], then values [tokens][value_dim], in the storage dtype.
 struct TokenBlockLayout {
-  constexpr TokenBlockLayout(const LayerSpec& spec, int block_tokens)
+  TokenBlockLayout(const LayerSpec& spec, int block_tokens)
       : tokens(block_tokens),
         head_bytes(2LL * block_tokens * (spec.key_dim + spec.value_dim)),
         value_offset(2LL * block_tokens * spec.key_dim),

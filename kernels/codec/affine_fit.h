@@ -1,0 +1,40 @@
+// Affine quantization of groups of values: code c of b bits decodes to scale * c + zero.
+//
+// kMinMax: zero = min, scale = (max - min) / (2^b - 1), rounded to fp16, then codes are assigned.
+//
+// kVariance: start from the range shrunk about its centre to 0.75 (2 bits) or 0.95 (4 bits); twice:
+// assign codes, refit scale and zero by least squares; then assign codes once more and set
+// scale = stddev(x) / stddev(code), zero = mean(x) - scale * mean(code), rounded last. Least
+// squares alone shrinks what it decodes, which flattens attention; matching the variance does not.
+//
+// A group without variance in its values or in its codes, at any step, or whose scale is zero in
+// fp16, ends with scale 0, zero = mean and codes 0.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/api/layer_spec.h"
+#include "kernels/api/page_layout.h"
+
+namespace oscarkv {
+
+inline constexpr int kMaxHeadDim = 256;
+
+// Fits each column of x[count][lanes] as one group: params[lanes], codes[count][lanes].
+// Keys: rows are tokens, columns channels. Values: rows are channels, columns tokens.
+// Fixed order of operations, fp32. REQUIRES: bits is 2 or 4; 1 <= count <= 256;
+// 1 <= lanes <= kMaxHeadDim; |x| <= 2^15, see ScaleExponent.
+void FitGroups(const float* x, int count, int lanes, int bits, Fit fit, AffineFP16* params,
+               std::uint8_t* codes);
+
+// The exponent e for which x * 2^-e has its largest magnitude in [2^8, 2^9), so that fits neither
+// overflow nor vanish in fp16: clamped to [-126, 127], 0 if `largest` is zero.
+int ScaleExponent(float largest);
+
+// The largest magnitude of x[count]; 0 if there is none.
+float LargestMagnitude(const float* x, std::int64_t count);
+
+// Rounded to fp16, saturating at +-65504. REQUIRES: x is not NaN.
+std::uint16_t ToFP16Saturated(float x);
+
+}  // namespace oscarkv

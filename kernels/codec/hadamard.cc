@@ -1,0 +1,200 @@
+#include "kernels/codec/hadamard.h"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cmath>
+#include <cstddef>
+
+namespace oscarkv {
+namespace {
+
+constexpr int kMaxBase = 28;
+constexpr int kMaxDim = 256;
+constexpr int kLanes = 16;
+
+// H_m with entries 1 and -1, which multiply exactly.
+struct BaseMatrix {
+  int order = 1;
+  std::array<std::array<float, kMaxBase>, kMaxBase> sign = {};
+};
+
+// 1 if n is a nonzero square modulo the prime q, 0 if it is zero, else -1.
+constexpr int QuadraticCharacter(int n, int q) {
+  n = (n % q + q) % q;
+  if (n == 0) return 0;
+  for (int root = 1; root < q; ++root) {
+    if (root * root % q == n) return 1;
+  }
+  return -1;
+}
+
+// The bordered matrix [[0, 1], [border, Q]] of order q + 1.
+constexpr int Bordered(int row, int column, int q, int border) {
+  if (row == 0) return column == 0 ? 0 : 1;
+  return column == 0 ? border : QuadraticCharacter(row - column, q);
+}
+
+constexpr BaseMatrix Trivial() {
+  BaseMatrix h;
+  h.sign[0][0] = 1;
+  return h;
+}
+
+// REQUIRES: q is a prime, 3 modulo 4.
+constexpr BaseMatrix PaleyOne(int q) {
+  BaseMatrix h;
+  h.order = q + 1;
+  for (int row = 0; row < h.order; ++row) {
+    for (int column = 0; column < h.order; ++column) {
+      h.sign[row][column] = row == column ? 1.0F : static_cast<float>(Bordered(row, column, q, -1));
+    }
+  }
+  return h;
+}
+
+// REQUIRES: q is a prime, 1 modulo 4.
+constexpr BaseMatrix PaleyTwo(int q) {
+  constexpr int kOfConference[2][2] = {{1, 1}, {1, -1}};
+  constexpr int kOfIdentity[2][2] = {{1, -1}, {-1, -1}};
+  BaseMatrix h;
+  h.order = 2 * (q + 1);
+  for (int row = 0; row < h.order; ++row) {
+    for (int column = 0; column < h.order; ++column) {
+      const int conference = Bordered(row / 2, column / 2, q, 1);
+      const int inner_row = row % 2;
+      const int inner_column = column % 2;
+      h.sign[row][column] = static_cast<float>(
+          row / 2 == column / 2 ? kOfIdentity[inner_row][inner_column]
+                                : conference * kOfConference[inner_row][inner_column]);
+    }
+  }
+  return h;
+}
+
+constexpr BaseMatrix kH1 = Trivial();
+constexpr BaseMatrix kH12 = PaleyOne(11);
+constexpr BaseMatrix kH20 = PaleyOne(19);
+constexpr BaseMatrix kH28 = PaleyTwo(13);
+
+const BaseMatrix& BaseOf(int dim) {
+  switch (dim) {
+    case 96:
+    case 192:
+      return kH12;
+    case 80:
+      return kH20;
+    case 112:
+      return kH28;
+    default:
+      return kH1;
+  }
+}
+
+// The functions below work on x[dim][lanes], rows `stride` apart.
+
+// x (H_1 (x) H_2^k): butterflies within each run of `run` channels.
+template <int lanes>
+void Butterflies(float* x, int dim, int run, std::ptrdiff_t stride) {
+  for (int half = 1; half < run; half *= 2) {
+    for (int begin = 0; begin < dim; begin += 2 * half) {
+      for (int j = begin; j < begin + half; ++j) {
+        float* a = x + j * stride;
+        float* b = a + half * stride;
+        for (int lane = 0; lane < lanes; ++lane) {
+          const float sum = a[lane] + b[lane];
+          b[lane] = a[lane] - b[lane];
+          a[lane] = sum;
+        }
+      }
+    }
+  }
+}
+
+// x (H_m (x) I), or with H_m transposed.
+template <int lanes>
+void MultiplyBase(const BaseMatrix& base, bool transposed, float* x, int run,
+                  std::ptrdiff_t stride) {
+  float in[kMaxBase][lanes];
+  for (int j = 0; j < run; ++j) {
+    for (int row = 0; row < base.order; ++row) {
+      std::copy_n(x + (row * run + j) * stride, lanes, in[row]);
+    }
+    for (int column = 0; column < base.order; ++column) {
+      float sum[lanes];
+      for (int row = 0; row < base.order; ++row) {
+        const float sign = transposed ? base.sign[column][row] : base.sign[row][column];
+        for (int lane = 0; lane < lanes; ++lane) {
+          sum[lane] = row == 0 ? sign * in[0][lane] : sum[lane] + sign * in[row][lane];
+        }
+      }
+      std::copy_n(sum, lanes, x + (column * run + j) * stride);
+    }
+  }
+}
+
+template <int lanes>
+void Multiply(float* x, int dim, std::ptrdiff_t stride, bool transposed) {
+  const BaseMatrix& base = BaseOf(dim);
+  const int run = dim / base.order;
+  Butterflies<lanes>(x, dim, run, stride);
+  if (base.order > 1) MultiplyBase<lanes>(base, transposed, x, run, stride);
+  const float factor = 1.0F / std::sqrt(static_cast<float>(dim));
+  for (int row = 0; row < dim; ++row) {
+    for (int lane = 0; lane < lanes; ++lane) x[row * stride + lane] *= factor;
+  }
+}
+
+void MultiplyColumns(float* x, int dim, int columns, bool transposed) {
+  int column = 0;
+  for (; column + kLanes <= columns; column += kLanes) {
+    Multiply<kLanes>(x + column, dim, columns, transposed);
+  }
+  for (; column < columns; ++column) Multiply<1>(x + column, dim, columns, transposed);
+}
+
+void MultiplyRows(float* x, int rows, int dim, bool transposed) {
+  float block[kMaxDim][kLanes];
+  int row = 0;
+  for (; row + kLanes <= rows; row += kLanes) {
+    float* const tile = x + static_cast<std::ptrdiff_t>(row) * dim;
+    for (int lane = 0; lane < kLanes; ++lane) {
+      for (int c = 0; c < dim; ++c) block[c][lane] = tile[lane * dim + c];
+    }
+    Multiply<kLanes>(&block[0][0], dim, kLanes, transposed);
+    for (int lane = 0; lane < kLanes; ++lane) {
+      for (int c = 0; c < dim; ++c) tile[lane * dim + c] = block[c][lane];
+    }
+  }
+  for (; row < rows; ++row) {
+    Multiply<1>(x + static_cast<std::ptrdiff_t>(row) * dim, dim, 1, transposed);
+  }
+}
+
+}  // namespace
+
+bool IsHeadDim(int dim) {
+  for (const int known : {64, 80, 96, 112, 128, 192, 256}) {
+    if (dim == known) return true;
+  }
+  return false;
+}
+
+int HadamardSign(int dim, int row, int column) {
+  const BaseMatrix& base = BaseOf(dim);
+  const int run = dim / base.order;
+  const auto common = static_cast<unsigned>((row % run) & (column % run));
+  const int sylvester = std::popcount(common) % 2 == 0 ? 1 : -1;
+  return sylvester * static_cast<int>(base.sign[row / run][column / run]);
+}
+
+void Rotate(float* x, int dim) { Multiply<1>(x, dim, 1, false); }
+void RotateBack(float* x, int dim) { Multiply<1>(x, dim, 1, true); }
+
+void RotateRows(float* x, int rows, int dim) { MultiplyRows(x, rows, dim, false); }
+void RotateRowsBack(float* x, int rows, int dim) { MultiplyRows(x, rows, dim, true); }
+
+void RotateColumns(float* x, int dim, int columns) { MultiplyColumns(x, dim, columns, false); }
+void RotateColumnsBack(float* x, int dim, int columns) { MultiplyColumns(x, dim, columns, true); }
+
+}  // namespace oscarkv
