@@ -15,8 +15,8 @@
 namespace oscarkv {
 
 struct ErrorDetails {
-  std::string reason;  // UPPER_SNAKE_CASE, listed in proto/oscarkv/v1/kv_cache.proto
-  std::vector<std::pair<std::string, std::string>> metadata;
+  std::string reason = {};  // UPPER_SNAKE_CASE, listed in proto/oscarkv/v1/kv_cache.proto
+  std::vector<std::pair<std::string, std::string>> metadata = {};
   absl::Duration retry_after = absl::ZeroDuration();  // > 0: worth another try after this time
 };
 
