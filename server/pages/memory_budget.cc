@@ -1,0 +1,56 @@
+#include "server/pages/memory_budget.h"
+
+#include <cassert>
+#include <numeric>
+
+namespace oscarkv {
+namespace {
+
+std::int64_t Sum(const std::array<std::int64_t, kMemoryKinds>& used) {
+  return std::accumulate(used.begin(), used.end(), std::int64_t{0});
+}
+
+}  // namespace
+
+bool MemoryBudget::Reserve(MemoryKind kind, std::int64_t bytes) {
+  MutexLock lock(&mutex_);
+  if (bytes > total_ - Sum(used_)) return false;
+  used_[static_cast<std::size_t>(kind)] += bytes;
+  return true;
+}
+
+void MemoryBudget::Release(MemoryKind kind, std::int64_t bytes) {
+  MutexLock lock(&mutex_);
+  used_[static_cast<std::size_t>(kind)] -= bytes;
+  assert(used_[static_cast<std::size_t>(kind)] >= 0);
+}
+
+std::int64_t MemoryBudget::used() const {
+  MutexLock lock(&mutex_);
+  return Sum(used_);
+}
+
+std::int64_t MemoryBudget::used(MemoryKind kind) const {
+  MutexLock lock(&mutex_);
+  return used_[static_cast<std::size_t>(kind)];
+}
+
+bool MemoryReservation::Grow(std::int64_t bytes) {
+  if (!budget_->Reserve(kind_, bytes)) return false;
+  bytes_ += bytes;
+  return true;
+}
+
+void MemoryReservation::Shrink(std::int64_t bytes) {
+  if (bytes == 0) return;
+  assert(bytes <= bytes_);
+  budget_->Release(kind_, bytes);
+  bytes_ -= bytes;
+}
+
+void MemoryReservation::Absorb(MemoryReservation* other) {
+  assert(budget_ == other->budget_ && kind_ == other->kind_);
+  bytes_ += std::exchange(other->bytes_, 0);
+}
+
+}  // namespace oscarkv

@@ -1,0 +1,70 @@
+// How many bytes sessions may take, and what they take now. Bytes are reserved before they are
+// allocated and released after they are freed, so that used() is never less than what is there.
+//
+// Thread-safety: all functions of MemoryBudget may be called at once; a MemoryReservation belongs
+// to whoever holds it.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+
+#include "absl/base/thread_annotations.h"
+#include "server/base/mutex.h"
+
+namespace oscarkv {
+
+enum class MemoryKind : std::uint8_t {
+  kPages,   // sealed pages
+  kWindow,  // sinks, window, query samples, residual directions
+};
+inline constexpr std::size_t kMemoryKinds = 2;
+
+// Invariants: every count is >= 0; their sum is at most total().
+class MemoryBudget {
+ public:
+  explicit MemoryBudget(std::int64_t total_bytes) : total_(total_bytes) {}
+  MemoryBudget(const MemoryBudget&) = delete;
+  MemoryBudget& operator=(const MemoryBudget&) = delete;
+
+  // False, and nothing reserved, if the budget has less left. REQUIRES: bytes >= 0.
+  [[nodiscard]] bool Reserve(MemoryKind kind, std::int64_t bytes);
+  // REQUIRES: reserved before, as the same kind.
+  void Release(MemoryKind kind, std::int64_t bytes);
+
+  std::int64_t total() const { return total_; }
+  std::int64_t used() const;
+  std::int64_t used(MemoryKind kind) const;
+
+ private:
+  const std::int64_t total_;
+  mutable Mutex mutex_;
+  std::array<std::int64_t, kMemoryKinds> used_ ABSL_GUARDED_BY(mutex_) = {};
+};
+
+// Reserved bytes of one kind, released when it ends. For memory that is not in a block.
+class MemoryReservation {
+ public:
+  MemoryReservation() = default;
+  MemoryReservation(MemoryBudget* budget, MemoryKind kind) : budget_(budget), kind_(kind) {}
+  ~MemoryReservation() { Shrink(bytes_); }
+  MemoryReservation(const MemoryReservation&) = delete;
+  MemoryReservation& operator=(const MemoryReservation&) = delete;
+
+  std::int64_t bytes() const { return bytes_; }
+
+  // False, and nothing changed, if the budget has less left.
+  [[nodiscard]] bool Grow(std::int64_t bytes);
+  // REQUIRES: 0 <= bytes <= bytes().
+  void Shrink(std::int64_t bytes);
+  // Takes over what `other` holds. REQUIRES: the same budget and kind.
+  void Absorb(MemoryReservation* other);
+
+ private:
+  MemoryBudget* budget_ = nullptr;
+  MemoryKind kind_ = MemoryKind::kWindow;
+  std::int64_t bytes_ = 0;
+};
+
+}  // namespace oscarkv
