@@ -1,0 +1,142 @@
+#include "kernels/cpu/seal.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "kernels/codec/page_encoder.h"
+#include "kernels/codec/token_norm.h"
+#include "kernels/cpu/layer_memory.h"
+
+namespace oscarkv::cpu {
+namespace {
+
+struct Sealing {
+  SealItem* item = nullptr;
+  std::vector<const std::byte*> blocks;
+  std::byte* page = nullptr;
+  std::vector<double> square_sums;  // [kv_heads][kPageTokens]
+};
+
+struct Piece {
+  Sealing* sealing;
+  int head;
+};
+
+KernelStatus Resolve(const BlockMemory& memory, SealItem& item, Sealing* sealing) {
+  KernelStatus status = CheckSpec(item.spec);
+  if (!status.ok()) return status;
+  const LayerSpec& spec = *item.spec;
+  if (item.context < 0 || item.context > kMaxPosition || item.num_queries < 0 ||
+      (item.num_queries > 0 && item.queries == nullptr) || item.heads == nullptr) {
+    return KernelStatus::InvalidArgument("a seal lacks queries or memory for its report");
+  }
+  if (spec.codec.plan == PlanMode::kGiven &&
+      spec.given_plan.size() != static_cast<std::size_t>(spec.kv_heads)) {
+    return KernelStatus::InvalidArgument("a given plan names every kv head");
+  }
+  const std::int64_t blocks =
+      (kPageTokens + std::int64_t{item.context} + kWindowBlockTokens - 1) / kWindowBlockTokens;
+  if (static_cast<std::int64_t>(item.tokens.size()) < blocks) {
+    return KernelStatus::InvalidArgument("a seal lacks tokens");
+  }
+  const TokenBlockLayout layout(spec, kWindowBlockTokens);
+  std::byte* bytes = nullptr;
+  for (std::int64_t i = 0; i < blocks; ++i) {
+    status = FindBlock(memory, item.tokens[i], layout.bytes, "window", &bytes);
+    if (!status.ok()) return status;
+    sealing->blocks.push_back(bytes);
+  }
+  sealing->item = &item;
+  return FindBlock(memory, item.page, PageLayout(spec).bytes, "page", &sealing->page);
+}
+
+// Keys or values of tokens [first, first + count) of the run of blocks, of one kv head, as fp32.
+std::vector<float> Gather(const Sealing& sealing, int head, bool values, int first, int count) {
+  const LayerSpec& spec = *sealing.item->spec;
+  const TokenBlockLayout layout(spec, kWindowBlockTokens);
+  const int dim = values ? spec.value_dim : spec.key_dim;
+  std::vector<float> out(static_cast<std::size_t>(count) * dim);
+  for (int done = 0; done < count;) {
+    const int token = first + done;
+    const int slot = token % kWindowBlockTokens;
+    const int tokens = std::min(count - done, kWindowBlockTokens - slot);
+    const std::byte* rows = sealing.blocks[token / kWindowBlockTokens] + layout.head_bytes * head +
+                            (values ? layout.value_offset : 0) + std::int64_t{2} * slot * dim;
+    ToFloats(spec.storage, rows, static_cast<std::size_t>(tokens) * dim,
+             out.data() + static_cast<std::size_t>(done) * dim);
+    done += tokens;
+  }
+  return out;
+}
+
+// The sampled rows of the query heads of one kv head: [num_queries * heads][key_dim].
+std::vector<float> GatherQueries(const SealItem& item, int head) {
+  const LayerSpec& spec = *item.spec;
+  const int heads = spec.queries_per_kv_head();
+  const std::size_t row = static_cast<std::size_t>(heads) * spec.key_dim;
+  std::vector<float> out(row * item.num_queries);
+  for (int q = 0; q < item.num_queries; ++q) {
+    const std::int64_t from =
+        (static_cast<std::int64_t>(q) * spec.query_heads + head * heads) * spec.key_dim;
+    ToFloats(spec.storage, item.queries + from, row, out.data() + q * row);
+  }
+  return out;
+}
+
+void SumHead(Sealing& sealing, int head) {
+  const std::vector<float> keys = Gather(sealing, head, /*values=*/false, 0, kPageTokens);
+  SumSquares(keys.data(), kPageTokens, sealing.item->spec->key_dim,
+             sealing.square_sums.data() + static_cast<std::int64_t>(head) * kPageTokens);
+}
+
+void SealHead(Sealing& sealing, int head) {
+  const SealItem& item = *sealing.item;
+  const LayerSpec& spec = *item.spec;
+  const std::vector<float> keys = Gather(sealing, head, /*values=*/false, 0, kPageTokens);
+  const std::vector<float> values = Gather(sealing, head, /*values=*/true, 0, kPageTokens);
+  HeadTokens tokens;
+  tokens.keys = keys.data();
+  tokens.values = values.data();
+  std::vector<float> context;
+  std::vector<float> queries;
+  if (spec.codec.plan == PlanMode::kAuto && spec.keys_are_coded()) {
+    context = Gather(sealing, head, /*values=*/false, kPageTokens, item.context);
+    queries = GatherQueries(item, head);
+    tokens.context_keys = context.data();
+    tokens.context = item.context;
+    tokens.queries = queries.data();
+    tokens.num_queries = item.num_queries * spec.queries_per_kv_head();
+  }
+  if (item.directions != nullptr && spec.has_residual()) {
+    tokens.direction = item.directions + static_cast<std::int64_t>(head) * spec.key_dim;
+  }
+  item.heads[head] = EncodeHead(spec, head, tokens, sealing.page);
+}
+
+}  // namespace
+
+KernelStatus Seal(const BlockMemory& memory, Executor& executor, std::span<SealItem> items) {
+  std::vector<Sealing> sealings(items.size());
+  std::vector<Piece> normed;
+  std::vector<Piece> heads;
+  for (std::size_t i = 0; i < items.size(); ++i) {
+    KernelStatus status = Resolve(memory, items[i], &sealings[i]);
+    if (!status.ok()) return status;
+    for (int head = 0; head < items[i].spec->kv_heads; ++head) {
+      if (HasNorms(*items[i].spec)) normed.push_back({&sealings[i], head});
+      heads.push_back({&sealings[i], head});
+    }
+    sealings[i].square_sums.resize(static_cast<std::size_t>(items[i].spec->kv_heads) * kPageTokens);
+  }
+  executor.ParallelFor(static_cast<std::int64_t>(normed.size()),
+                       [&](std::int64_t i) { SumHead(*normed[i].sealing, normed[i].head); });
+  for (Sealing& sealing : sealings) {
+    sealing.item->norm_imbalance =
+        WritePageStart(*sealing.item->spec, sealing.square_sums.data(), sealing.page);
+  }
+  executor.ParallelFor(static_cast<std::int64_t>(heads.size()),
+                       [&](std::int64_t i) { SealHead(*heads[i].sealing, heads[i].head); });
+  return KernelStatus::Ok();
+}
+
+}  // namespace oscarkv::cpu
