@@ -18,14 +18,16 @@
 
 namespace oscarkv {
 
-inline constexpr int kMaxHeadDim = 256;
-
 // Fits each column of x[count][lanes] as one group: params[lanes], codes[count][lanes].
 // Keys: rows are tokens, columns channels. Values: rows are channels, columns tokens.
-// Fixed order of operations, fp32. REQUIRES: bits is 2 or 4; 1 <= count <= 256;
-// 1 <= lanes <= kMaxHeadDim; |x| <= 2^15, see ScaleExponent.
+// Fixed order of operations, fp32. REQUIRES: bits is 2 or 4; 1 <= count <= 256; lanes is a multiple
+// of kTileSide; |x| < 2^16, see ScaleExponent.
 void FitGroups(const float* x, int count, int lanes, int bits, Fit fit, AffineFP16* params,
                std::uint8_t* codes);
+
+// x[count][lanes] = scale * code + zero, each product and sum rounded to fp32.
+void DecodeGroups(const std::uint8_t* codes, const AffineFP16* params, int count, int lanes,
+                  float* x);
 
 // The exponent e for which x * 2^-e has its largest magnitude in [2^8, 2^9), so that fits neither
 // overflow nor vanish in fp16: clamped to [-126, 127], 0 if `largest` is zero.

@@ -10,7 +10,6 @@ namespace oscarkv {
 namespace {
 
 constexpr int kMaxBase = 28;
-constexpr int kMaxDim = 256;
 constexpr int kLanes = 16;
 
 // H_m with entries 1 and -1, which multiply exactly.
@@ -154,7 +153,7 @@ void MultiplyColumns(float* x, int dim, int columns, bool transposed) {
 }
 
 void MultiplyRows(float* x, int rows, int dim, bool transposed) {
-  float block[kMaxDim][kLanes];
+  float block[kMaxHeadDim][kLanes];
   int row = 0;
   for (; row + kLanes <= rows; row += kLanes) {
     float* const tile = x + static_cast<std::ptrdiff_t>(row) * dim;

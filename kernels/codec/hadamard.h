@@ -17,6 +17,8 @@
 
 namespace oscarkv {
 
+inline constexpr int kMaxHeadDim = 256;
+
 // Whether heads may be `dim` wide: 64, 80, 96, 112, 128, 192 or 256.
 bool IsHeadDim(int dim);
 

@@ -43,6 +43,12 @@ class PageView {
   const std::byte* page_;
 };
 
+// What decoding does to keys[tokens][dim] once they are scale * code + zero: undoes the rotation,
+// then multiplies by `factor` and by norms[token] (bf16; null: no norms). The rotation comes first,
+// so that its sums cannot overflow.
+void RestoreKeys(bool rotated, float factor, const std::uint16_t* norms, int tokens, int dim,
+                 float* keys);
+
 // Tokens [begin, begin + tokens) of a head as attention sees them: keys with norm, rotation undone
 // and residual, [tokens][key_dim]. `direction`: the head's residual direction; read if
 // head.has_residual.

@@ -47,15 +47,18 @@ void PackCodes(const std::uint8_t* codes, int rows, int columns, int bits, std::
   }
 }
 
-void UnpackCodes(const std::byte* packed, int rows, int columns, int bits, std::uint8_t* codes) {
-  std::memset(codes, 0, static_cast<std::size_t>(rows) * columns);
+void UnpackCodes(const std::byte* packed, int rows, int columns, int bits, TileRange range,
+                 std::uint8_t* codes) {
+  std::memset(codes, 0, static_cast<std::size_t>(range.rows) * range.columns);
   for (int plane = 0; plane < bits / 2; ++plane) {
-    for (int row = 0; row < rows; ++row) {
-      for (int column = 0; column < columns; column += kTileSide) {
+    const std::byte* const words = packed + plane * PlaneBytes(rows, columns);
+    for (int row = 0; row < range.rows; ++row) {
+      for (int column = 0; column < range.columns; column += kTileSide) {
         std::uint32_t word;
-        const std::int64_t offset = PositionInPlane(row, column, columns).offset;
-        std::memcpy(&word, packed + plane * PlaneBytes(rows, columns) + offset, sizeof(word));
-        UnpackRow(word, plane, codes + static_cast<std::ptrdiff_t>(row) * columns + column);
+        const std::int64_t offset =
+            PositionInPlane(range.row + row, range.column + column, columns).offset;
+        std::memcpy(&word, words + offset, sizeof(word));
+        UnpackRow(word, plane, codes + static_cast<std::ptrdiff_t>(row) * range.columns + column);
       }
     }
   }

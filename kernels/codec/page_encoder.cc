@@ -1,0 +1,158 @@
+#include "kernels/codec/page_encoder.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <vector>
+
+#include "kernels/api/dtype.h"
+#include "kernels/api/page_layout.h"
+#include "kernels/codec/affine_fit.h"
+#include "kernels/codec/hadamard.h"
+#include "kernels/codec/key_encoder.h"
+#include "kernels/codec/scaled.h"
+#include "kernels/codec/tile.h"
+#include "kernels/codec/token_norm.h"
+
+namespace oscarkv {
+namespace {
+
+// |x - decoded| / |x|, given the squares of both norms.
+float RelativeError(double error_squares, double squares) {
+  return squares > 0 ? static_cast<float>(std::sqrt(error_squares / squares)) : 0.0F;
+}
+
+double SquaredDistance(const float* a, const float* b, std::ptrdiff_t count) {
+  double sum = 0;
+  for (std::ptrdiff_t i = 0; i < count; ++i) {
+    const double d = static_cast<double>(a[i]) - b[i];
+    sum += d * d;
+  }
+  return sum;
+}
+
+double SquaredNorm(const float* x, std::ptrdiff_t count) {
+  double sum = 0;
+  for (std::ptrdiff_t i = 0; i < count; ++i) sum += static_cast<double>(x[i]) * x[i];
+  return sum;
+}
+
+void EncodeKeys(const LayerSpec& spec, int head, const HeadTokens& tokens,
+                const std::uint16_t* norms, const PageLayout& layout, PageHeadHeader& header,
+                std::byte* region, SealedHead& sealed) {
+  const std::ptrdiff_t count = static_cast<std::ptrdiff_t>(kPageTokens) * spec.key_dim;
+  if (!spec.keys_are_coded()) {
+    ToStorage(DType::kFP32, tokens.keys, count, spec.storage,
+              reinterpret_cast<std::uint16_t*>(region + layout.key_codes));
+    sealed.rotation = Rotation::kNone;
+    return;
+  }
+  const CodedKeys keys = KeyEncoder(spec, tokens, norms).EncodeBest(head);
+  PackCodes(keys.codes.data(), kPageTokens, spec.key_dim, spec.codec.key_bits,
+            region + layout.key_codes);
+  std::memcpy(region + layout.key_params, keys.params.data(),
+              keys.params.size() * sizeof(AffineFP16));
+  header.key_exponent = static_cast<std::int8_t>(keys.exponent);
+  if (keys.plan.rotation == Rotation::kHadamard) header.flags |= kKeysRotated;
+  if (!keys.residuals.empty()) {
+    std::memcpy(region + layout.residuals, keys.residuals.data(), keys.residuals.size());
+    header.flags |= kHasResidual;
+    header.residual_step = keys.residual_scale.step;
+    header.residual_exponent = keys.residual_scale.exponent;
+  }
+  sealed.rotation = keys.plan.rotation;
+  sealed.fit = keys.plan.fit;
+  sealed.key_error = RelativeError(SquaredDistance(tokens.keys, keys.decoded.data(), count),
+                                   SquaredNorm(tokens.keys, count));
+}
+
+// Values over powers of two, rotated if the spec says so, transposed: [value_dim][kPageTokens].
+Scaled ScaledValues(const LayerSpec& spec, const float* values) {
+  Scaled scaled;
+  scaled.x.resize(static_cast<std::size_t>(kPageTokens) * spec.value_dim);
+  for (int c = 0; c < spec.value_dim; ++c) {
+    for (int t = 0; t < kPageTokens; ++t) {
+      scaled.x[c * kPageTokens + t] = values[t * spec.value_dim + c];
+    }
+  }
+  Rescale(scaled);
+  if (spec.codec.value_rotation == Rotation::kHadamard) {
+    RotateColumns(scaled.x.data(), spec.value_dim, kPageTokens);
+    Rescale(scaled);
+  }
+  return scaled;
+}
+
+void EncodeValues(const LayerSpec& spec, const HeadTokens& tokens, const PageLayout& layout,
+                  PageHeadHeader& header, std::byte* region, SealedHead& sealed) {
+  const int dim = spec.value_dim;
+  const std::ptrdiff_t count = static_cast<std::ptrdiff_t>(kPageTokens) * dim;
+  if (!spec.values_are_coded()) {
+    ToStorage(DType::kFP32, tokens.values, count, spec.storage,
+              reinterpret_cast<std::uint16_t*>(region + layout.value_codes));
+    return;
+  }
+  const Scaled scaled = ScaledValues(spec, tokens.values);
+  std::vector<std::uint8_t> codes(count);
+  std::vector<float> decoded(count);
+  auto* const params = reinterpret_cast<AffineFP16*>(region + layout.value_params);
+  const int group = spec.value_group_channels();
+  for (int begin = 0; begin < dim; begin += group) {
+    const std::ptrdiff_t row = static_cast<std::ptrdiff_t>(begin) * kPageTokens;
+    const int channels = std::min(group, dim - begin);
+    AffineFP16* const of_group = params + begin / group * kPageTokens;
+    FitGroups(&scaled.x[row], channels, kPageTokens, spec.codec.value_bits, spec.codec.value_fit,
+              of_group, &codes[row]);
+    DecodeGroups(&codes[row], of_group, channels, kPageTokens, &decoded[row]);
+  }
+  PackCodes(codes.data(), dim, kPageTokens, spec.codec.value_bits, region + layout.value_codes);
+  header.value_exponent = static_cast<std::int8_t>(scaled.exponent);
+  // Rotation and powers of two change both norms alike.
+  sealed.value_error = RelativeError(SquaredDistance(scaled.x.data(), decoded.data(), count),
+                                     SquaredNorm(scaled.x.data(), count));
+}
+
+}  // namespace
+
+bool HasNorms(const LayerSpec& spec) {
+  return spec.keys_are_coded() && spec.codec.scaling != Scaling::kNone;
+}
+
+float WritePageStart(const LayerSpec& spec, const double* square_sums, std::byte* page) {
+  const PageLayout layout(spec);
+  std::memset(page, 0, static_cast<std::size_t>(layout.heads));
+  const int heads_per_row = layout.norm_rows == 0 ? 0 : spec.kv_heads / layout.norm_rows;
+  auto* const norms = reinterpret_cast<std::uint16_t*>(page + layout.norms);
+  float imbalance = 1;
+  for (int row = 0; row < layout.norm_rows; ++row) {
+    std::uint16_t* const of_row = norms + row * kPageTokens;
+    for (int t = 0; t < kPageTokens; ++t) {
+      double sum = 0;
+      for (int head = row * heads_per_row; head < (row + 1) * heads_per_row; ++head) {
+        sum += square_sums[head * kPageTokens + t];
+      }
+      of_row[t] = TokenNorm(sum, static_cast<std::int64_t>(heads_per_row) * spec.key_dim);
+    }
+    imbalance = std::max(imbalance, NormImbalance(of_row, kPageTokens));
+  }
+  return imbalance;
+}
+
+SealedHead EncodeHead(const LayerSpec& spec, int head, const HeadTokens& tokens, std::byte* page) {
+  const PageLayout layout(spec);
+  std::byte* const region = page + layout.heads + layout.head_bytes * head;
+  std::memset(region, 0, static_cast<std::size_t>(layout.head_bytes));
+  const std::uint16_t* norms = nullptr;
+  if (layout.norm_rows > 0) {
+    norms = reinterpret_cast<const std::uint16_t*>(page + layout.norms) +
+            (layout.norm_rows == 1 ? 0 : head * kPageTokens);
+  }
+  PageHeadHeader header = {};
+  SealedHead sealed;
+  EncodeKeys(spec, head, tokens, norms, layout, header, region, sealed);
+  EncodeValues(spec, tokens, layout, header, region, sealed);
+  std::memcpy(page + sizeof(header) * head, &header, sizeof(header));
+  return sealed;
+}
+
+}  // namespace oscarkv

@@ -1,0 +1,60 @@
+#include "kernels/codec/residual.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+
+#include "kernels/api/dtype.h"
+
+namespace oscarkv {
+
+float ResidualScale::Step() const { return std::ldexp(FromFP16(step), exponent); }
+
+ResidualScale EncodeResiduals(const double* c, int count, std::int8_t* codes) {
+  double largest = 0;
+  for (int t = 0; t < count; ++t) largest = std::max(largest, std::abs(c[t]));
+  ResidualScale scale;
+  if (largest > 0) {
+    const double exact = largest / 127;
+    scale.exponent = static_cast<std::int8_t>(std::clamp(std::ilogb(exact), -126, 127));
+    scale.step = ToFP16(static_cast<float>(std::ldexp(exact, -scale.exponent)));
+  }
+  const double step = scale.Step();
+  for (int t = 0; t < count; ++t) {
+    // A rounded step may be a little short: 127.06 rounds to 127.
+    codes[t] =
+        step == 0
+            ? std::int8_t{0}
+            : static_cast<std::int8_t>(std::clamp(std::nearbyint(c[t] / step), -127.0, 127.0));
+  }
+  return scale;
+}
+
+void ProjectErrors(const float* keys, const float* decoded, const float* direction, int tokens,
+                   int dim, double* c) {
+  constexpr int kLanes = 8;  // independent sums, so that additions need not wait for each other
+  for (int t = 0; t < tokens; ++t) {
+    const std::ptrdiff_t row = static_cast<std::ptrdiff_t>(t) * dim;
+    double lanes[kLanes] = {};
+    for (int i = 0; i < dim; i += kLanes) {  // dim is a multiple of 16
+      for (int lane = 0; lane < kLanes; ++lane) {
+        const double error = static_cast<double>(keys[row + i + lane]) - decoded[row + i + lane];
+        lanes[lane] += error * direction[i + lane];
+      }
+    }
+    double sum = 0;
+    for (const double lane : lanes) sum += lane;
+    c[t] = sum;
+  }
+}
+
+void AddResiduals(const std::int8_t* codes, float step, const float* direction, int tokens, int dim,
+                  float* keys) {
+  for (int t = 0; t < tokens; ++t) {
+    const float c = step * static_cast<float>(codes[t]);
+    float* key = keys + static_cast<std::ptrdiff_t>(t) * dim;
+    for (int i = 0; i < dim; ++i) key[i] += c * direction[i];
+  }
+}
+
+}  // namespace oscarkv
