@@ -11,7 +11,7 @@
 
 #include "kernels/api/backend.h"
 #include "kernels/api/page_layout.h"
-#include "kernels/codec/affine_fit.h"
+#include "kernels/codec/hadamard.h"
 #include "kernels/cpu/block_memory.h"
 
 namespace oscarkv::cpu {
