@@ -117,7 +117,7 @@ RECORDINGS = {
             origin="the Book of Ruth, King James Version, from Debian's bible-kjv and bible-kjv-text 4.38",
             license="public domain",
         ),
-        layers=(7, 18),
+        layers=(7, 18, 27),
     ),
     "gemma3-270m": Recording(
         model=Model(
@@ -231,7 +231,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument(
         "names", nargs="*", metavar="NAME", help=f"which to make, of: {', '.join(RECORDINGS)} (default: all)"
     )
-    parser.add_argument("--tokens", type=int, default=1184, help="length of each recording (default: %(default)s)")
+    parser.add_argument("--tokens", type=int, default=1000, help="length of each recording (default: %(default)s)")
     parser.add_argument("--layers", type=layer_list, help="layers to record, as 0,7,18 (default: as committed)")
     parser.add_argument(
         "--output",
