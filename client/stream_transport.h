@@ -77,7 +77,8 @@ class MessageStream<Request, Response>::Transport {
   }
 
   absl::Status Finish() {
-    stream_->WritesDone();
+    if (!writes_done_) stream_->WritesDone();
+    writes_done_ = true;
     absl::MutexLock lock(&reading_);
     for (Received received; ReadNext(received);) {
     }
@@ -105,6 +106,7 @@ class MessageStream<Request, Response>::Transport {
   grpc::ClientContext context_;
   std::unique_ptr<grpc::ClientReaderWriterInterface<Sent, Received>> stream_;
   std::atomic<bool> broken_ = false;
+  bool writes_done_ = false;  // the writing thread's
   absl::Mutex reading_;
   std::deque<Received> unread_ ABSL_GUARDED_BY(reading_);
   bool ended_ ABSL_GUARDED_BY(reading_) = false;

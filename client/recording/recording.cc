@@ -1,0 +1,205 @@
+#include "client/recording/recording.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <string_view>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+
+namespace oscarkv {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr char kFormat[] = "oscarkv-recording";
+constexpr char kVersion[] = "1";
+constexpr std::int64_t kMaxLayerId = 65535;
+constexpr std::int64_t kMaxHeads = 1 << 16;
+constexpr std::int64_t kMaxDim = 1 << 16;
+
+template <typename... Parts>
+absl::Status Corrupt(const Parts&... parts) {
+  return absl::DataLossError(absl::StrCat(parts...));
+}
+
+std::optional<DType> ToDType(std::string_view name) {
+  if (name == "F16") return DType::kFP16;
+  if (name == "BF16") return DType::kBF16;
+  if (name == "F32") return DType::kFP32;
+  return std::nullopt;
+}
+
+std::string TensorName(int layer, const char* what) {
+  return absl::StrCat("layers.", layer, ".", what);
+}
+
+absl::StatusOr<RecordedTensor> FindTensor(const SafeTensorsFile& file, int layer,
+                                          const char* what) {
+  const std::string name = TensorName(layer, what);
+  const auto found = file.tensors().find(name);
+  if (found == file.tensors().end()) return Corrupt("there is no tensor ", name);
+  const SafeTensor& tensor = found->second;
+  const auto dtype = ToDType(tensor.dtype);
+  if (!dtype.has_value()) return Corrupt(name, " is ", tensor.dtype, "; expected F16, BF16 or F32");
+  const bool shaped = tensor.shape.size() == 3 && tensor.shape[0] >= 1 && tensor.shape[1] >= 1 &&
+                      tensor.shape[1] <= kMaxHeads && tensor.shape[2] >= 1 &&
+                      tensor.shape[2] <= kMaxDim;
+  if (!shaped) return Corrupt(name, " does not have the shape [tokens, heads, dim]");
+  return RecordedTensor{.dtype = *dtype,
+                        .tokens = tensor.shape[0],
+                        .heads = static_cast<int>(tensor.shape[1]),
+                        .dim = static_cast<int>(tensor.shape[2]),
+                        .bytes = tensor.bytes};
+}
+
+absl::Status CheckShapes(const RecordedLayer& layer) {
+  const RecordedTensor& key = layer.key;
+  const RecordedTensor& value = layer.value;
+  const RecordedTensor& query = layer.query;
+  if (value.tokens != key.tokens || query.tokens != key.tokens) {
+    return Corrupt("layer ", layer.layer, " has ", key.tokens, " keys, ", value.tokens,
+                   " values and ", query.tokens, " queries");
+  }
+  if (value.heads != key.heads || value.dtype != key.dtype) {
+    return Corrupt("keys and values of layer ", layer.layer, " differ in heads or dtype");
+  }
+  if (query.heads % key.heads != 0) {
+    return Corrupt("layer ", layer.layer, " has ", query.heads, " query heads for ", key.heads,
+                   " kv heads");
+  }
+  if (query.dim != key.dim) {
+    return Corrupt("queries and keys of layer ", layer.layer, " differ in width");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ReadSinkLogits(const SafeTensorsFile& file, RecordedLayer& layer) {
+  const std::string name = TensorName(layer.layer, "sink_logits");
+  const auto found = file.tensors().find(name);
+  if (found == file.tensors().end()) return absl::OkStatus();
+  const SafeTensor& tensor = found->second;
+  const auto dtype = ToDType(tensor.dtype);
+  if (!dtype.has_value() || tensor.shape != std::vector<std::int64_t>{layer.query.heads}) {
+    return Corrupt(name, " does not have one F16, BF16 or F32 number for each query head");
+  }
+  layer.sink_logits.resize(static_cast<std::size_t>(layer.query.heads));
+  ToFloats(*dtype, tensor.bytes.data(), layer.sink_logits.size(), layer.sink_logits.data());
+  const bool finite = std::all_of(layer.sink_logits.begin(), layer.sink_logits.end(),
+                                  [](float x) { return std::isfinite(x); });
+  return finite ? absl::OkStatus() : Corrupt(name, " is not finite");
+}
+
+// One entry of the metadata's `layers`, without tensors.
+absl::StatusOr<RecordedLayer> ParseLayer(const Json& json) {
+  const auto is_id = [](const Json& id) {
+    return id.is_number_unsigned() && id.get<std::uint64_t>() <= kMaxLayerId;
+  };
+  if (!json.is_object() || !json.contains("layer") || !is_id(json["layer"])) {
+    return Corrupt("metadata `layers`: an entry has no `layer` from 0 to ", kMaxLayerId);
+  }
+  RecordedLayer layer;
+  layer.layer = json["layer"].get<int>();
+  const std::string where = absl::StrCat("metadata `layers`: layer ", layer.layer);
+  for (const auto& [key, value] : json.items()) {
+    if (key != "layer" && key != "scale" && key != "sliding_window" && key != "softcap") {
+      return Corrupt(where, " has an unknown field");
+    }
+  }
+  // Both are fp32 in the service.
+  const auto is_positive = [](const Json& x) {
+    return x.is_number() && x.get<double>() > 0 &&
+           x.get<double>() <= std::numeric_limits<float>::max();
+  };
+  if (!json.contains("scale") || !is_positive(json["scale"])) {
+    return Corrupt(where, " has no positive `scale`");
+  }
+  layer.scale = json["scale"].get<double>();
+  if (json.contains("sliding_window") && !json["sliding_window"].is_null()) {
+    const Json& window = json["sliding_window"];
+    const bool fits = window.is_number_unsigned() && window.get<std::uint64_t>() >= 1 &&
+                      window.get<std::uint64_t>() <= std::numeric_limits<std::int32_t>::max();
+    if (!fits) return Corrupt(where, ": `sliding_window` is neither null nor a number of tokens");
+    layer.sliding_window = window.get<std::int64_t>();
+  }
+  if (json.contains("softcap") && !json["softcap"].is_null()) {
+    if (!is_positive(json["softcap"])) {
+      return Corrupt(where, ": `softcap` is neither null nor positive");
+    }
+    layer.softcap = json["softcap"].get<double>();
+  }
+  return layer;
+}
+
+absl::StatusOr<std::vector<RecordedLayer>> ParseLayers(const std::string& text) {
+  const Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (!json.is_array() || json.empty()) return Corrupt("metadata `layers` is not a list of layers");
+  std::vector<RecordedLayer> layers;
+  std::set<int> ids;
+  for (const Json& entry : json) {
+    auto layer = ParseLayer(entry);
+    if (!layer.ok()) return layer.status();
+    if (!ids.insert(layer->layer).second) {
+      return Corrupt("metadata `layers` has layer ", layer->layer, " twice");
+    }
+    layers.push_back(*std::move(layer));
+  }
+  std::sort(layers.begin(), layers.end(),
+            [](const RecordedLayer& a, const RecordedLayer& b) { return a.layer < b.layer; });
+  return layers;
+}
+
+}  // namespace
+
+absl::StatusOr<Recording> Recording::Open(const std::string& path) {
+  auto file = SafeTensorsFile::Open(path);
+  if (!file.ok()) return file.status();
+  Recording recording(*std::move(file));
+  if (absl::Status status = recording.Parse(); !status.ok()) {
+    return absl::Status(status.code(), absl::StrCat(path, ": ", status.message()));
+  }
+  return recording;
+}
+
+absl::Status Recording::Parse() {
+  const auto text = [this](std::string_view key) -> std::string {
+    const auto found = file_.metadata().find(key);
+    return found == file_.metadata().end() ? "" : found->second;
+  };
+  if (text("format") != kFormat) {
+    return Corrupt("not a recording: metadata `format` is not ", kFormat);
+  }
+  if (text("version") != kVersion) {
+    return absl::UnimplementedError(
+        absl::StrCat("not a recording of version ", kVersion, ", the only one known"));
+  }
+  model_ = text("model");
+  origin_ = text("origin");
+  license_ = text("license");
+  if (model_.empty()) return Corrupt("metadata `model` is missing");
+  auto layers = ParseLayers(text("layers"));
+  if (!layers.ok()) return layers.status();
+  layers_ = *std::move(layers);
+
+  std::size_t used = 0;
+  for (RecordedLayer& layer : layers_) {
+    for (const auto& [what, field] :
+         {std::pair{"key", &layer.key}, std::pair{"value", &layer.value},
+          std::pair{"query", &layer.query}}) {
+      auto tensor = FindTensor(file_, layer.layer, what);
+      if (!tensor.ok()) return tensor.status();
+      *field = *tensor;
+    }
+    if (absl::Status status = CheckShapes(layer); !status.ok()) return status;
+    if (absl::Status status = ReadSinkLogits(file_, layer); !status.ok()) return status;
+    used += layer.sink_logits.empty() ? 3 : 4;
+  }
+  if (used != file_.tensors().size()) return Corrupt("there are tensors of no listed layer");
+  return absl::OkStatus();
+}
+
+}  // namespace oscarkv
