@@ -33,8 +33,8 @@ struct SessionConfig {
   std::string rope_digest;
   DType storage = DType::kBF16;
   std::int64_t position_base = 0;
-  std::vector<LayerSpec> layers;  // validated, defaults filled in, in the order of their ids
-  std::vector<bool> value_folded; // [layers]: the worker rotated the values; only told back
+  std::vector<LayerSpec> layers;   // validated, defaults filled in, in the order of their ids
+  std::vector<bool> value_folded;  // [layers]: the worker rotated the values; only told back
 };
 
 struct LayerStats {
@@ -63,6 +63,7 @@ struct StoreTotals {
   std::int64_t budget_bytes = 0;
   std::int64_t resident_bytes = 0;
   std::int64_t logical_bytes = 0;
+  std::int64_t settle_failures = 0;  // layers that could not be sealed when it was tried
 };
 
 // Rows of a tensor that the caller keeps alive during the call. Packed, any alignment, finite.
@@ -85,12 +86,13 @@ struct BatchItem {
   Rows values;  // [num_tokens]
 
   std::int32_t num_queries = 0;
-  Rows queries;                            // [num_queries]
-  std::optional<std::int64_t> query_start; // absolute position (with position_base)
-  std::int32_t query_stride = 0;           // append only; 0: 1
+  Rows queries;                             // [num_queries]
+  std::optional<std::int64_t> query_start;  // absolute position (with position_base)
+  std::int32_t query_stride = 0;            // append only; 0: 1
 
   // Attend only: [num_queries][query_heads][value_dim] and [num_queries][query_heads]; written only
-  // if the item succeeds. REQUIRES: sized by the shape of the session's layer, see LayerShapeOf.
+  // if the item succeeds, or 0 and -inf where the backend failed. REQUIRES: sized by the shape of
+  // the session's layer, see ConfigOf.
   float* outputs = nullptr;
   float* log_sum_exps = nullptr;
 
@@ -106,9 +108,9 @@ struct AttendOptions {
 };
 
 struct StoreOptions {
-  std::int64_t memory_budget_bytes = 0;              // of all blocks; > 0
-  absl::Duration settle_after = absl::Seconds(5);    // idle time after which a finished step is sealed
-  std::uint64_t first_generation = 1;                // generations never repeat over restarts
+  std::int64_t memory_budget_bytes = 0;            // of all blocks; > 0
+  absl::Duration settle_after = absl::Seconds(5);  // of idleness; then finished steps are sealed
+  std::uint64_t first_generation = 1;              // generations never repeat over restarts
 };
 
 class SessionStore {

@@ -1,0 +1,214 @@
+#include "server/session/batch.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <limits>
+#include <numeric>
+#include <string>
+#include <utility>
+
+#include "server/base/crc32c.h"
+#include "server/base/error.h"
+#include "server/base/kernel_status.h"
+
+namespace oscarkv {
+namespace {
+
+std::size_t BytesOf(const Rows& rows, std::int32_t count) {
+  return static_cast<std::size_t>(count) * static_cast<std::size_t>(rows.heads) *
+         static_cast<std::size_t>(rows.dim) * SizeOf(rows.dtype);
+}
+
+std::uint32_t CrcOf(const BatchItem& item) {
+  if (item.num_tokens <= 0) return 0;
+  const std::uint32_t keys = Crc32c(item.keys.data, BytesOf(item.keys, item.num_tokens));
+  return Crc32c(item.values.data, BytesOf(item.values, item.num_tokens), keys);
+}
+
+}  // namespace
+
+Batch::Batch(const BatchContext& context, int layer, std::span<BatchItem> items,
+             const AttendOptions* attend)
+    : context_(context), layer_(layer), items_(items), attend_(attend) {}
+
+void Batch::Run() {
+  Open();
+  ForEach([this](Work* work) { return Check(work); });
+  ForEach([this](Work* work) { return Prepare(work); });
+  Seal();
+  Write();
+  if (attend_) Attend();
+  Commit();
+  works_.clear();
+}
+
+void Batch::Open() {
+  std::vector<std::size_t> order(items_.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
+    return items_[a].session < items_[b].session;
+  });
+  const BatchItem* before = nullptr;
+  for (const std::size_t i : order) {
+    BatchItem* item = &items_[i];
+    item->generation_after = 0;
+    item->length_after = 0;
+    item->repeated = false;
+    if (before && before->session == item->session) {
+      item->status = InvalidField("session", item->session, "a session once in a request");
+    } else {
+      item->status = OpenItem(item);
+    }
+    before = item;
+  }
+}
+
+absl::Status Batch::OpenItem(BatchItem* item) {
+  std::shared_ptr<Session> session = context_.sessions->Find(item->session);
+  if (!session) return SessionNotFound(item->session);
+  const std::optional<std::size_t> index = session->IndexOf(layer_);
+  if (!index) {
+    item->generation_after = session->generation();
+    return LayerNotFound(item->session, layer_);
+  }
+  // Before any lock is taken: the bytes are many.
+  const std::uint32_t crc = CrcOf(*item);
+  auto lease = std::make_unique<LayerLease>(std::move(session), *index);
+  if (lease->session().deleted()) return SessionNotFound(item->session);
+  works_.push_back({.item = item, .crc = crc, .lease = std::move(lease)});
+  Work& work = works_.back();
+  work.change = std::make_unique<LayerChange>(&work.layer(), context_.pool, context_.budget);
+  return absl::OkStatus();
+}
+
+absl::Status Batch::Check(Work* work) const {
+  const BatchItem& item = *work->item;
+  const LayerState& layer = work->layer();
+  const Session& session = work->lease->session();
+  const std::uint64_t generation = session.generation();
+  if (item.generation != generation) {
+    return GenerationMismatch(item.generation, generation, layer.length());
+  }
+  absl::Status status = CheckShapes(layer.spec(), item, attend_ != nullptr);
+  if (!status.ok()) return status;
+  const absl::StatusOr<AppendKind> append = CheckLength(layer, item, work->crc, generation);
+  if (!append.ok()) return append.status();
+  work->append = *append;
+  const std::int64_t length = layer.length() + (*append == AppendKind::kNew ? item.num_tokens : 0);
+  const absl::StatusOr<QueryRows> queries =
+      QueriesOf(item, attend_ != nullptr, session.config()->position_base, length);
+  if (!queries.ok()) return queries.status();
+  work->queries = *queries;
+  return absl::OkStatus();
+}
+
+absl::Status Batch::Prepare(Work* work) const {
+  const BatchItem& item = *work->item;
+  if (work->append == AppendKind::kRepeat) return absl::OkStatus();
+  TokenRows tokens;
+  std::int64_t pages = 0;
+  if (work->append == AppendKind::kNew) {
+    tokens = {.count = item.num_tokens,
+              .dtype = item.keys.dtype,
+              .keys = item.keys.data,
+              .values = item.values.data,
+              .crc = work->crc};
+    pages = work->layer().SealablePages(work->layer().settled());
+  }
+  return work->change->Prepare(pages, tokens, work->queries);
+}
+
+void Batch::Seal() {
+  std::vector<SealItem> items;
+  std::vector<Work*> works;
+  for (Work& work : works_) {
+    if (!work.change || work.change->seal_items().empty()) continue;
+    const std::span<const SealItem> seals = work.change->seal_items();
+    items.insert(items.end(), seals.begin(), seals.end());
+    works.push_back(&work);
+  }
+  if (!items.empty()) FailAll(FromKernelStatus(context_.backend->Seal(items)), works);
+  for (Work& work : works_) {
+    if (work.change) work.change->Apply();
+  }
+}
+
+void Batch::Write() {
+  std::vector<CopyItem> copies;
+  std::vector<AppendItem> appends;
+  std::vector<Work*> works;
+  for (Work& work : works_) {
+    if (!work.change || work.change->append_items().empty()) continue;
+    const std::span<const CopyItem> copied = work.change->copy_items();
+    const std::span<const AppendItem> appended = work.change->append_items();
+    copies.insert(copies.end(), copied.begin(), copied.end());
+    appends.insert(appends.end(), appended.begin(), appended.end());
+    works.push_back(&work);
+  }
+  if (appends.empty()) return;
+  KernelStatus status;
+  if (!copies.empty()) status = context_.backend->Copy(copies);
+  if (status.ok()) status = context_.backend->Append(appends);
+  FailAll(FromKernelStatus(status), works);
+}
+
+void Batch::Attend() {
+  std::vector<AttendItem> items;
+  std::vector<Work*> works;
+  for (Work& work : works_) {
+    if (!work.change) continue;
+    items.push_back({.layer = work.layer().View(),
+                     .num_queries = work.queries.count,
+                     .query_begin = work.queries.begin,
+                     .dtype = work.queries.dtype,
+                     .queries = work.queries.data,
+                     .causal = attend_->causal,
+                     .count_sink_logits = attend_->count_sink_logits,
+                     .outputs = work.item->outputs,
+                     .log_sum_exps = work.item->log_sum_exps});
+    works.push_back(&work);
+  }
+  if (items.empty()) return;
+  const KernelStatus status = context_.backend->Attend(items);
+  if (status.ok()) return;
+  // The backend may have written some rows before it failed.
+  for (const AttendItem& item : items) {
+    const LayerSpec& spec = *item.layer.spec;
+    const std::int64_t rows = std::int64_t{item.num_queries} * spec.query_heads;
+    std::fill_n(item.outputs, rows * spec.value_dim, 0.0F);
+    std::fill_n(item.log_sum_exps, rows, -std::numeric_limits<float>::infinity());
+  }
+  FailAll(FromKernelStatus(status), works);
+}
+
+void Batch::Commit() {
+  for (Work& work : works_) {
+    BatchItem& item = *work.item;
+    if (work.change) {
+      work.change->Commit();
+      work.lease->Publish();
+      item.repeated = work.append == AppendKind::kRepeat;
+      if (work.append == AppendKind::kNew) work.lease->session().NoteChange();
+    }
+    item.generation_after = work.lease->session().generation();
+    item.length_after = work.layer().length();
+  }
+}
+
+void Batch::ForEach(const std::function<absl::Status(Work*)>& step) {
+  for (Work& work : works_) {
+    if (!work.change) continue;
+    Work* const one = &work;
+    FailAll(step(one), std::span(&one, 1));
+  }
+}
+
+void Batch::FailAll(const absl::Status& status, std::span<Work* const> works) {
+  if (status.ok()) return;
+  for (Work* work : works) {
+    work->item->status = status;
+    work->change.reset();
+  }
+}
+
+}  // namespace oscarkv

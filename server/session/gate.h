@@ -1,0 +1,45 @@
+// The gate of a session: requests go through it together; whoever changes the session as a whole
+// goes through alone. Unlike a std::shared_mutex it never starves the latter: once one waits, new
+// requests wait behind it.
+//
+// Invariants: alone_ implies users_ == 0. A thread must not go through a gate that it is in.
+#pragma once
+
+#include "absl/base/thread_annotations.h"
+#include "server/base/mutex.h"
+
+namespace oscarkv {
+
+class ABSL_LOCKABLE Gate {
+ public:
+  Gate() = default;
+  Gate(const Gate&) = delete;
+  Gate& operator=(const Gate&) = delete;
+
+  void EnterShared() ABSL_SHARED_LOCK_FUNCTION();
+  void LeaveShared() ABSL_UNLOCK_FUNCTION();
+  void EnterAlone() ABSL_EXCLUSIVE_LOCK_FUNCTION();
+  void LeaveAlone() ABSL_UNLOCK_FUNCTION();
+
+ private:
+  Mutex mutex_;
+  CondVar changed_;
+  int users_ ABSL_GUARDED_BY(mutex_) = 0;
+  int waiting_alone_ ABSL_GUARDED_BY(mutex_) = 0;
+  bool alone_ ABSL_GUARDED_BY(mutex_) = false;
+};
+
+class ABSL_SCOPED_LOCKABLE AloneInGate {
+ public:
+  explicit AloneInGate(Gate* gate) ABSL_EXCLUSIVE_LOCK_FUNCTION(gate) : gate_(gate) {
+    gate_->EnterAlone();
+  }
+  ~AloneInGate() ABSL_UNLOCK_FUNCTION() { gate_->LeaveAlone(); }
+  AloneInGate(const AloneInGate&) = delete;
+  AloneInGate& operator=(const AloneInGate&) = delete;
+
+ private:
+  Gate* gate_;
+};
+
+}  // namespace oscarkv

@@ -1,0 +1,146 @@
+#include "server/session/item_check.h"
+
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "server/base/error.h"
+#include "server/base/string_view.h"
+
+namespace oscarkv {
+namespace {
+
+// Positions are counted in 64 bits; so far from the session's tokens nothing is meant, and sums
+// of a few of them cannot overflow.
+constexpr std::int64_t kFarthest = std::int64_t{1} << 48;
+
+// "expected 8 heads of 128 in bf16 or fp32"
+absl::Status CheckRows(std::string_view field, const Rows& rows, int heads, int dim) {
+  if (rows.heads == heads && rows.dim == dim) return absl::OkStatus();
+  return InvalidField(field, absl::StrCat(rows.heads, " heads of ", rows.dim),
+                      absl::StrCat(heads, " heads of ", dim));
+}
+
+absl::Status CheckStored(std::string_view field, DType dtype, DType storage) {
+  if (dtype == storage || dtype == DType::kFP32) return absl::OkStatus();
+  return InvalidField(field, NameOf(dtype), absl::StrCat(NameOf(storage), " or fp32"));
+}
+
+absl::Status Mismatch(std::string_view reason, const std::string& message, std::uint64_t generation,
+                      std::int64_t length) {
+  return MakeError(
+      absl::StatusCode::kFailedPrecondition, message,
+      {.reason = std::string(reason),
+       .metadata = {{"generation", absl::StrCat(generation)}, {"length", absl::StrCat(length)}}});
+}
+
+// The first multiple of `stride` at or after `position`. REQUIRES: stride > 0.
+std::int64_t RoundUp(std::int64_t position, std::int64_t stride) {
+  const std::int64_t rest = position % stride;
+  return rest == 0 ? position : position - rest + (rest > 0 ? stride : 0);
+}
+
+absl::Status QueryStartError(const BatchItem& item, const std::string& expected) {
+  return InvalidField("query_start", item.query_start ? absl::StrCat(*item.query_start) : "not set",
+                      expected);
+}
+
+}  // namespace
+
+absl::Status SessionNotFound(std::string_view id) {
+  return MakeError(absl::StatusCode::kNotFound,
+                   absl::StrCat("there is no session \"", ToAbsl(id), "\""),
+                   {.reason = "SESSION_NOT_FOUND",
+                    .metadata = {{"field", "session"}, {"value", std::string(id)}}});
+}
+
+absl::Status LayerNotFound(std::string_view id, int layer) {
+  return MakeError(absl::StatusCode::kNotFound,
+                   absl::StrCat("session \"", ToAbsl(id), "\" has no layer ", layer),
+                   {.reason = "LAYER_NOT_FOUND", .metadata = {{"value", absl::StrCat(layer)}}});
+}
+
+absl::Status GenerationMismatch(std::uint64_t asked, std::uint64_t generation,
+                                std::int64_t length) {
+  return Mismatch("GENERATION_MISMATCH",
+                  absl::StrCat("generation is ", asked, "; the session's is ", generation),
+                  generation, length);
+}
+
+absl::Status CheckShapes(const LayerSpec& spec, const BatchItem& item, bool attend) {
+  if (item.num_tokens < 0 || (item.num_tokens == 0 && !attend)) {
+    return InvalidField("num_tokens", absl::StrCat(item.num_tokens),
+                        attend ? "0 or more" : "1 or more");
+  }
+  if (item.num_queries < 0 || (item.num_queries == 0 && attend)) {
+    return InvalidField("num_query_tokens", absl::StrCat(item.num_queries),
+                        attend ? "1 or more" : "0 or more");
+  }
+  if (item.query_stride < 0) {
+    return InvalidField("query_stride", absl::StrCat(item.query_stride), "0 or more");
+  }
+  if (item.num_tokens > 0) {
+    absl::Status status = CheckRows("key", item.keys, spec.kv_heads, spec.key_dim);
+    if (status.ok()) status = CheckRows("value", item.values, spec.kv_heads, spec.value_dim);
+    if (status.ok()) status = CheckStored("key", item.keys.dtype, spec.storage);
+    if (status.ok() && item.values.dtype != item.keys.dtype) {
+      status = InvalidField("value", NameOf(item.values.dtype), NameOf(item.keys.dtype));
+    }
+    if (!status.ok()) return status;
+  }
+  if (item.num_queries == 0) return absl::OkStatus();
+  return CheckRows("query", item.queries, spec.query_heads, spec.key_dim);
+}
+
+absl::StatusOr<AppendKind> CheckLength(const LayerState& layer, const BatchItem& item,
+                                       std::uint32_t crc, std::uint64_t generation) {
+  if (!item.expected_length) {
+    if (item.num_tokens == 0) return AppendKind::kNone;
+    return InvalidField("expected_length", "not set", "the layer's length");
+  }
+  const std::int64_t expected = *item.expected_length;
+  const std::int64_t length = layer.length();
+  if (expected == length) return item.num_tokens == 0 ? AppendKind::kNone : AppendKind::kNew;
+  const std::optional<AppendRecord>& last = layer.last_append();
+  if (item.num_tokens == 0 || !last || expected != last->start || item.num_tokens != last->count) {
+    return Mismatch(
+        "LENGTH_MISMATCH",
+        absl::StrCat("expected_length is ", expected, "; the layer's length is ", length),
+        generation, length);
+  }
+  if (crc != last->crc || item.keys.dtype != last->dtype) {
+    return Mismatch("REPEAT_MISMATCH",
+                    absl::StrCat("other bytes were appended at ", expected, " before"), generation,
+                    length);
+  }
+  return AppendKind::kRepeat;
+}
+
+absl::StatusOr<QueryRows> QueriesOf(const BatchItem& item, bool attend, std::int64_t position_base,
+                                    std::int64_t length) {
+  QueryRows rows{.dtype = item.queries.dtype,
+                 .data = item.queries.data,
+                 .count = item.num_queries,
+                 .stride = !attend && item.query_stride > 0 ? item.query_stride : 1};
+  if (rows.count == 0) return rows;
+  if (item.query_start) {
+    if (__builtin_sub_overflow(*item.query_start, position_base, &rows.begin) ||
+        rows.begin > kFarthest || rows.begin < -kFarthest) {
+      return QueryStartError(item, absl::StrCat("a position within 2^48 of ", position_base));
+    }
+  } else if (attend) {
+    rows.begin = length - rows.count;
+  } else {
+    const std::int64_t first = position_base + length - item.num_tokens;
+    rows.begin = RoundUp(first, rows.stride) - position_base;
+  }
+  const std::int64_t last = rows.begin + (rows.count - 1) * rows.stride;
+  if (!attend && (rows.begin < length - item.num_tokens || last >= length)) {
+    return QueryStartError(item, absl::StrCat("with query_stride ", rows.stride, " and ",
+                                              rows.count, " query tokens, positions in [",
+                                              position_base + length - item.num_tokens, ", ",
+                                              position_base + length, ")"));
+  }
+  return rows;
+}
+
+}  // namespace oscarkv

@@ -1,0 +1,79 @@
+#include "server/session/layer_state.h"
+
+#include <algorithm>
+
+namespace oscarkv {
+
+LayerState::LayerState(const LayerSpec* spec, std::int64_t position_base, MemoryBudget* budget)
+    : spec_(spec),
+      window_(spec->codec.sinks),
+      sample_(spec, position_base),
+      host_memory_(budget, MemoryKind::kWindow) {}
+
+LayerView LayerState::View() const {
+  return {.spec = spec_,
+          .sinks = sinks_.id(),
+          .pages = pages_.refs(),
+          .window = window_.ids(),
+          .window_begin = std::min(window_.begin(), length_),
+          .length = length_,
+          .directions = Directions()};
+}
+
+LayerStats LayerState::Stats() const {
+  LayerStats stats{.layer = spec_->layer,
+                   .length = length_,
+                   .sealed_tokens = pages_.tokens(),
+                   .pages_sealed_without_queries = pages_.blind_pages(),
+                   .logical_bytes = length_ * spec_->logical_bytes_per_token(),
+                   .page_bytes = pages_.bytes(),
+                   .window_bytes = sinks_.bytes() + window_.bytes() + host_memory_.bytes()};
+  if (!pages_.empty()) {
+    const double values = static_cast<double>(pages_.size()) * kPageTokens * spec_->kv_heads *
+                          (spec_->key_dim + spec_->value_dim);
+    stats.bits_per_value = static_cast<double>(pages_.bytes()) * 8 / values;
+  }
+  return stats;
+}
+
+std::int64_t LayerState::SealablePages(std::int64_t limit) const {
+  const std::int64_t room = limit - window_.begin() - spec_->codec.window;
+  return !spec_->seals() || room < kPageTokens ? 0 : room / kPageTokens;
+}
+
+bool LayerState::WantsSample() const {
+  if (!spec_->seals() || !spec_->keys_are_coded()) return false;
+  return spec_->codec.plan == PlanMode::kAuto || (spec_->has_residual() && Directions() == nullptr);
+}
+
+const float* LayerState::Directions() const {
+  if (!spec_->has_residual()) return nullptr;
+  if (!spec_->given_directions.empty()) return spec_->given_directions.data();
+  return directions_.empty() ? nullptr : directions_.data();
+}
+
+void LayerState::TrimHostMemory() {
+  const auto directions_bytes = static_cast<std::int64_t>(directions_.size() * sizeof(float));
+  host_memory_.Shrink(host_memory_.bytes() - sample_.bytes() - directions_bytes);
+}
+
+void LayerState::Truncate(std::int64_t length) {
+  last_append_.reset();
+  if (length >= length_) return;
+  pages_.Truncate(length);
+  if (length < window_.begin()) {
+    window_.Restart(std::max<std::int64_t>(length, spec_->codec.sinks));
+  } else {
+    window_.Truncate(length);
+  }
+  if (length == 0) sinks_ = BlockRef();
+  sample_.DropFrom(length);
+  // A layer without pages is as new: its next first page finds its own directions.
+  if (pages_.empty()) directions_.clear();
+  TrimHostMemory();
+  length_ = length;
+  // What the dropped tokens had made due is sealed already; nothing else is, until the next append.
+  settled_ = 0;
+}
+
+}  // namespace oscarkv

@@ -1,0 +1,84 @@
+// One layer of one session: where its tokens are, and what is known of the last append.
+//
+// Thread-safety: none; guarded by its layer's lock (server/session/session.h).
+//
+// Invariants (see server/session/INVARIANTS.md for why):
+//   1. Positions [0, min(length, sinks)) are in the sinks block, [sinks, window.begin) in pages,
+//      [window.begin, length) in the window. Without a token past the sinks, window.begin is
+//      `sinks` and there are neither pages nor window blocks.
+//   2. settled <= length: the length at the start of the last append, 0 where nothing is due.
+//   3. last_append, where known, ends at length.
+//   4. The sample holds positions in [window.begin, length) only: those that pages to come need.
+//   5. host_memory is the size of the sample and of the session's own directions.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "kernels/api/backend.h"
+#include "kernels/api/layer_spec.h"
+#include "server/pages/block_pool.h"
+#include "server/pages/memory_budget.h"
+#include "server/pages/page_table.h"
+#include "server/pages/window.h"
+#include "server/session/query_sample.h"
+#include "server/session/session_store.h"
+
+namespace oscarkv {
+
+// What tells a repeat of an append from another one.
+struct AppendRecord {
+  std::int64_t start = 0;
+  std::int32_t count = 0;
+  DType dtype = DType::kBF16;
+  std::uint32_t crc = 0;  // CRC-32C of the bytes of keys, then of values
+};
+
+class LayerState {
+ public:
+  // REQUIRES: spec and budget outlive the layer.
+  LayerState(const LayerSpec* spec, std::int64_t position_base, MemoryBudget* budget);
+  LayerState(const LayerState&) = delete;
+  LayerState& operator=(const LayerState&) = delete;
+
+  const LayerSpec& spec() const { return *spec_; }
+  std::int64_t length() const { return length_; }
+  std::int64_t settled() const { return settled_; }
+  const std::optional<AppendRecord>& last_append() const { return last_append_; }
+
+  // Valid until the next change.
+  LayerView View() const;
+  LayerStats Stats() const;
+
+  // How many pages may be sealed so that each is followed by a whole window before `limit`.
+  // REQUIRES: limit <= length().
+  std::int64_t SealablePages(std::int64_t limit) const;
+
+  // Drops all tokens at positions >= length, exactly: what remains is as it was. Forgets the last
+  // append. Truncating to 0 frees everything.
+  void Truncate(std::int64_t length);
+
+ private:
+  friend class LayerChange;
+
+  bool WantsSample() const;
+  // Residual directions to seal and to attend with; null: none (yet).
+  const float* Directions() const;
+  // Releases what host_memory_ holds beyond the sample and the directions.
+  void TrimHostMemory();
+
+  const LayerSpec* const spec_;
+  BlockRef sinks_;
+  PageTable pages_;
+  Window window_;
+  std::int64_t length_ = 0;
+  std::int64_t settled_ = 0;
+  std::optional<AppendRecord> last_append_;
+  QuerySample sample_;
+  std::vector<float> directions_;  // [kv_heads][key_dim], found by the first seal with queries
+  MemoryReservation host_memory_;
+};
+
+}  // namespace oscarkv

@@ -1,0 +1,113 @@
+#include "server/session/session.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace oscarkv {
+
+Session::Session(SessionConfig config, std::uint64_t generation, MemoryBudget* budget)
+    : config_(std::make_shared<const SessionConfig>(std::move(config))),
+      create_time_(absl::Now()),
+      generation_(generation) {
+  for (const LayerSpec& spec : config_->layers) {
+    layers_.push_back(std::make_unique<Layer>(&spec, config_->position_base, budget));
+    published_.push_back({.layer = spec.layer});
+  }
+}
+
+std::optional<std::size_t> Session::IndexOf(int layer) const {
+  const std::vector<LayerSpec>& specs = config_->layers;
+  const auto it = std::lower_bound(specs.begin(), specs.end(), layer,
+                                   [](const LayerSpec& spec, int id) { return spec.layer < id; });
+  if (it == specs.end() || it->layer != layer) return std::nullopt;
+  return static_cast<std::size_t>(it - specs.begin());
+}
+
+std::uint64_t Session::generation() const {
+  MutexLock lock(&published_mutex_);
+  return generation_;
+}
+
+bool Session::deleted() const {
+  MutexLock lock(&published_mutex_);
+  return deleted_;
+}
+
+SessionInfo Session::Info() const {
+  SessionInfo info;
+  info.config = config_;
+  info.create_time = create_time_;
+  {
+    MutexLock lock(&published_mutex_);
+    info.generation = generation_;
+    info.layers = published_;
+  }
+  for (const LayerStats& layer : info.layers) {
+    info.logical_bytes += layer.logical_bytes;
+    info.resident_bytes += layer.page_bytes + layer.window_bytes;
+  }
+  const auto least = std::min_element(
+      info.layers.begin(), info.layers.end(),
+      [](const LayerStats& a, const LayerStats& b) { return a.length < b.length; });
+  if (least != info.layers.end()) info.committed_length = least->length;
+  return info;
+}
+
+bool Session::StepIsComplete() const {
+  MutexLock lock(&published_mutex_);
+  for (const LayerStats& layer : published_) {
+    if (layer.length != published_.front().length) return false;
+  }
+  return true;
+}
+
+void Session::Publish(std::size_t index, const LayerStats& stats) {
+  MutexLock lock(&published_mutex_);
+  published_[index] = stats;
+}
+
+void Session::TruncateLayers(std::int64_t length) {
+  std::vector<LayerStats> stats;
+  for (const std::unique_ptr<Layer>& layer : layers_) {
+    MutexLock lock(&layer->mutex);
+    layer->state.Truncate(length);
+    stats.push_back(layer->state.Stats());
+  }
+  MutexLock lock(&published_mutex_);
+  published_ = std::move(stats);
+}
+
+void Session::Truncate(std::int64_t length, std::uint64_t new_generation) {
+  TruncateLayers(length);
+  MutexLock lock(&published_mutex_);
+  generation_ = new_generation;
+}
+
+void Session::Delete() {
+  TruncateLayers(0);
+  MutexLock lock(&published_mutex_);
+  deleted_ = true;
+}
+
+void Session::NoteChange() {
+  last_change_.store(std::chrono::steady_clock::now().time_since_epoch().count());
+  SetUnsettled();
+}
+
+std::chrono::steady_clock::time_point Session::last_change() const {
+  return std::chrono::steady_clock::time_point(
+      std::chrono::steady_clock::duration(last_change_.load()));
+}
+
+LayerLease::LayerLease(std::shared_ptr<Session> session, std::size_t index)
+    : session_(std::move(session)), index_(index) {
+  session_->gate().EnterShared();
+  session_->layer(index_).mutex.Lock();
+}
+
+LayerLease::~LayerLease() {
+  session_->layer(index_).mutex.Unlock();
+  session_->gate().LeaveShared();
+}
+
+}  // namespace oscarkv

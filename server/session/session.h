@@ -1,0 +1,108 @@
+// One session: its configuration, its generation, its layers and their locks.
+//
+// Locks, in the order in which they are taken (server/session/INVARIANTS.md):
+//   1. the gate: together by requests on layers, alone by truncate and delete;
+//   2. a layer's mutex, inside the gate: whoever reads or changes the layer's state;
+//   3. published_mutex_, a leaf: what others may know at any time without waiting for a layer.
+//
+// Invariants: generation and deletion change only under the gate, alone, and so stay as they are
+// for whoever is in the gate. What is published of a layer is its state after its last change.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string_view>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "server/base/mutex.h"
+#include "server/pages/memory_budget.h"
+#include "server/session/gate.h"
+#include "server/session/layer_state.h"
+#include "server/session/session_store.h"
+
+namespace oscarkv {
+
+class Session {
+ public:
+  struct Layer {
+    Layer(const LayerSpec* spec, std::int64_t position_base, MemoryBudget* budget)
+        : state(spec, position_base, budget) {}
+    Mutex mutex;
+    LayerState state ABSL_GUARDED_BY(mutex);
+  };
+
+  // REQUIRES: budget outlives the session.
+  Session(SessionConfig config, std::uint64_t generation, MemoryBudget* budget);
+
+  const std::shared_ptr<const SessionConfig>& config() const { return config_; }
+  std::size_t layer_count() const { return layers_.size(); }
+  // Index of the layer with this global id, if the session has it.
+  std::optional<std::size_t> IndexOf(int layer) const;
+  Layer& layer(std::size_t index) { return *layers_[index]; }
+  Gate& gate() ABSL_LOCK_RETURNED(gate_) { return gate_; }
+
+  std::uint64_t generation() const;
+  bool deleted() const;
+  SessionInfo Info() const;
+  // Whether all layers have the same length, that is, no step is under way.
+  bool StepIsComplete() const;
+
+  void Publish(std::size_t index, const LayerStats& stats);
+
+  // Drops tokens at positions >= length from every layer, and begins a new generation.
+  void Truncate(std::int64_t length, std::uint64_t new_generation)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(gate_);
+  // Frees everything; later requests find the session deleted.
+  void Delete() ABSL_EXCLUSIVE_LOCKS_REQUIRED(gate_);
+
+  // For the settler: when tokens last came or went, and whether something may be due since.
+  void NoteChange();
+  std::chrono::steady_clock::time_point last_change() const;
+  bool TakeUnsettled() { return unsettled_.exchange(false); }
+  void SetUnsettled() { unsettled_.store(true); }
+
+ private:
+  void TruncateLayers(std::int64_t length) ABSL_EXCLUSIVE_LOCKS_REQUIRED(gate_);
+
+  const std::shared_ptr<const SessionConfig> config_;
+  const absl::Time create_time_;
+  std::vector<std::unique_ptr<Layer>> layers_;  // as config_->layers
+  Gate gate_;
+
+  mutable Mutex published_mutex_;
+  std::uint64_t generation_ ABSL_GUARDED_BY(published_mutex_);
+  bool deleted_ ABSL_GUARDED_BY(published_mutex_) = false;
+  std::vector<LayerStats> published_ ABSL_GUARDED_BY(published_mutex_);
+
+  std::atomic<std::chrono::steady_clock::rep> last_change_{0};
+  std::atomic<bool> unsettled_{false};
+};
+
+// A request's stay in the gate of a session, together with others, and with one layer's lock held.
+// Which locks a batch holds is known only when it runs, so the compiler cannot follow them: this
+// class is the one place where its analysis is off.
+class LayerLease {
+ public:
+  LayerLease(std::shared_ptr<Session> session, std::size_t index) ABSL_NO_THREAD_SAFETY_ANALYSIS;
+  ~LayerLease() ABSL_NO_THREAD_SAFETY_ANALYSIS;
+  LayerLease(const LayerLease&) = delete;
+  LayerLease& operator=(const LayerLease&) = delete;
+
+  Session& session() const { return *session_; }
+  LayerState& state() const ABSL_NO_THREAD_SAFETY_ANALYSIS { return session_->layer(index_).state; }
+  // Tells the session what the layer looks like now.
+  void Publish() const { session_->Publish(index_, state().Stats()); }
+
+ private:
+  const std::shared_ptr<Session> session_;
+  const std::size_t index_;
+};
+
+}  // namespace oscarkv

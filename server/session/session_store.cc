@@ -1,0 +1,208 @@
+#include "server/session/session_store.h"
+
+#include <algorithm>
+#include <atomic>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "server/base/error.h"
+#include "server/base/kernel_status.h"
+#include "server/pages/block_pool.h"
+#include "server/pages/memory_budget.h"
+#include "server/session/batch.h"
+#include "server/session/item_check.h"
+#include "server/session/session.h"
+#include "server/session/session_table.h"
+#include "server/session/settler.h"
+
+namespace oscarkv {
+
+// Members end in reverse order: the settler first, then the sessions, then what they stand on.
+class SessionStore::Impl {
+ public:
+  Impl(Backend* backend, const StoreOptions& options)
+      : backend_(backend),
+        budget_(options.memory_budget_bytes),
+        pool_(backend, &budget_),
+        next_generation_(options.first_generation),
+        settler_(context(), options.settle_after) {}
+
+  absl::StatusOr<SessionInfo> Create(SessionConfig config);
+  absl::StatusOr<std::shared_ptr<Session>> Find(std::string_view id) const;
+  absl::Status Delete(std::string_view id, std::uint64_t generation);
+  absl::StatusOr<SessionInfo> Truncate(std::string_view id, std::uint64_t generation,
+                                       std::int64_t length);
+  absl::Status Read(std::string_view id, std::uint64_t generation, int layer,
+                    const ReadItem& request) const;
+  StoreTotals Totals() const;
+
+  const SessionTable& sessions() const { return sessions_; }
+  Settler& settler() { return settler_; }
+  BatchContext context() {
+    return {.sessions = &sessions_, .backend = backend_, .pool = &pool_, .budget = &budget_};
+  }
+
+ private:
+  std::uint64_t NewGeneration() { return next_generation_.fetch_add(1); }
+
+  Backend* const backend_;
+  MemoryBudget budget_;
+  BlockPool pool_;
+  std::atomic<std::uint64_t> next_generation_;
+  SessionTable sessions_;
+  Settler settler_;
+};
+
+absl::StatusOr<SessionInfo> SessionStore::Impl::Create(SessionConfig config) {
+  auto session = std::make_shared<Session>(std::move(config), NewGeneration(), &budget_);
+  const std::shared_ptr<Session> other = sessions_.Insert(session);
+  if (!other) return session->Info();
+  const SessionConfig& asked = *session->config();
+  const SessionConfig& there = *other->config();
+  if (asked.request_id == there.request_id && asked.content_digest == there.content_digest) {
+    return other->Info();
+  }
+  return MakeError(
+      absl::StatusCode::kAlreadyExists,
+      absl::StrCat("session \"", asked.id, "\" exists, made by another request"),
+      {.reason = "SESSION_EXISTS", .metadata = {{"field", "session"}, {"value", asked.id}}});
+}
+
+absl::StatusOr<std::shared_ptr<Session>> SessionStore::Impl::Find(std::string_view id) const {
+  std::shared_ptr<Session> session = sessions_.Find(id);
+  if (!session) return SessionNotFound(id);
+  return session;
+}
+
+absl::Status SessionStore::Impl::Delete(std::string_view id, std::uint64_t generation) {
+  const absl::StatusOr<std::shared_ptr<Session>> found = Find(id);
+  if (!found.ok()) return found.status();
+  Session& session = **found;
+  const AloneInGate alone(&session.gate());
+  if (session.deleted()) return SessionNotFound(id);
+  if (generation != 0 && generation != session.generation()) {
+    return GenerationMismatch(generation, session.generation(), session.Info().committed_length);
+  }
+  session.Delete();
+  sessions_.Erase(session);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<SessionInfo> SessionStore::Impl::Truncate(std::string_view id,
+                                                         std::uint64_t generation,
+                                                         std::int64_t length) {
+  const absl::StatusOr<std::shared_ptr<Session>> found = Find(id);
+  if (!found.ok()) return found.status();
+  Session& session = **found;
+  const AloneInGate alone(&session.gate());
+  if (session.deleted()) return SessionNotFound(id);
+  const SessionInfo info = session.Info();
+  if (generation != info.generation) {
+    return GenerationMismatch(generation, info.generation, info.committed_length);
+  }
+  std::int64_t longest = 0;
+  for (const LayerStats& layer : info.layers) longest = std::max(longest, layer.length);
+  if (length < 0 || length > longest) {
+    return InvalidField("length", absl::StrCat(length), absl::StrCat("0 to ", longest));
+  }
+  session.Truncate(length, NewGeneration());
+  session.NoteChange();
+  return session.Info();
+}
+
+absl::Status SessionStore::Impl::Read(std::string_view id, std::uint64_t generation, int layer,
+                                      const ReadItem& request) const {
+  absl::StatusOr<std::shared_ptr<Session>> found = Find(id);
+  if (!found.ok()) return found.status();
+  const std::optional<std::size_t> index = (*found)->IndexOf(layer);
+  if (!index) return LayerNotFound(id, layer);
+  const LayerLease lease(*std::move(found), *index);
+  if (lease.session().deleted()) return SessionNotFound(id);
+  const std::uint64_t current = lease.session().generation();
+  const std::int64_t length = lease.state().length();
+  if (generation != current) return GenerationMismatch(generation, current, length);
+  if (request.begin < 0 || request.begin > length) {
+    return InvalidField("begin", absl::StrCat(request.begin), absl::StrCat("0 to ", length));
+  }
+  if (request.tokens < 0 || request.tokens > length - request.begin) {
+    return InvalidField("num_tokens", absl::StrCat(request.tokens),
+                        absl::StrCat("0 to ", length - request.begin));
+  }
+  if (request.tokens == 0) return absl::OkStatus();
+  ReadItem item = request;
+  item.layer = lease.state().View();
+  return FromKernelStatus(backend_->ReadTokens(std::span(&item, 1)));
+}
+
+StoreTotals SessionStore::Impl::Totals() const {
+  StoreTotals totals{.budget_bytes = budget_.total(),
+                     .resident_bytes = budget_.used(),
+                     .settle_failures = settler_.failures()};
+  for (const std::shared_ptr<Session>& session : sessions_.All()) {
+    ++totals.sessions;
+    totals.logical_bytes += session->Info().logical_bytes;
+  }
+  return totals;
+}
+
+SessionStore::SessionStore(Backend* backend, const StoreOptions& options)
+    : impl_(std::make_unique<Impl>(backend, options)) {}
+SessionStore::~SessionStore() = default;
+
+absl::StatusOr<SessionInfo> SessionStore::Create(SessionConfig config) {
+  return impl_->Create(std::move(config));
+}
+
+absl::StatusOr<SessionInfo> SessionStore::Get(std::string_view id) const {
+  const absl::StatusOr<std::shared_ptr<Session>> session = impl_->Find(id);
+  if (!session.ok()) return session.status();
+  return (*session)->Info();
+}
+
+std::vector<SessionInfo> SessionStore::List(std::string_view after, int limit,
+                                            std::optional<std::string_view> tenant) const {
+  std::vector<SessionInfo> infos;
+  const auto most = static_cast<std::size_t>(std::max(limit, 0));
+  for (const auto& session : impl_->sessions().List(after, most, tenant)) {
+    infos.push_back(session->Info());
+  }
+  return infos;
+}
+
+absl::Status SessionStore::Delete(std::string_view id, std::uint64_t generation) {
+  return impl_->Delete(id, generation);
+}
+
+absl::StatusOr<SessionInfo> SessionStore::Truncate(std::string_view id, std::uint64_t generation,
+                                                   std::int64_t length) {
+  return impl_->Truncate(id, generation, length);
+}
+
+absl::StatusOr<std::shared_ptr<const SessionConfig>> SessionStore::ConfigOf(
+    std::string_view id) const {
+  const absl::StatusOr<std::shared_ptr<Session>> session = impl_->Find(id);
+  if (!session.ok()) return session.status();
+  return (*session)->config();
+}
+
+void SessionStore::Append(int layer, std::span<BatchItem> items) {
+  Batch(impl_->context(), layer, items, nullptr).Run();
+}
+
+void SessionStore::Attend(int layer, std::span<BatchItem> items, const AttendOptions& options) {
+  Batch(impl_->context(), layer, items, &options).Run();
+}
+
+absl::Status SessionStore::Read(std::string_view id, std::uint64_t generation, int layer,
+                                std::int64_t begin, std::int64_t tokens, std::uint16_t* keys,
+                                std::uint16_t* values) const {
+  return impl_->Read(
+      id, generation, layer,
+      {.layer = {}, .begin = begin, .tokens = tokens, .keys = keys, .values = values});
+}
+
+void SessionStore::Settle() { impl_->settler().SettleAll(); }
+
+StoreTotals SessionStore::Totals() const { return impl_->Totals(); }
+
+}  // namespace oscarkv
