@@ -1,0 +1,119 @@
+#include "server/rpc/check_items.h"
+
+#include <algorithm>
+#include <cmath>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "server/base/error.h"
+#include "server/rpc/fields.h"
+#include "server/rpc/tensors.h"
+
+namespace oscarkv {
+namespace {
+
+absl::Status CheckShape(std::string_view field, const Rows& rows, int heads, int dim) {
+  if (rows.heads == heads && rows.dim == dim) return absl::OkStatus();
+  return InvalidField(Joined(field, "shape"), absl::StrCat(rows.heads, " heads of ", rows.dim),
+                      absl::StrCat(heads, " heads of ", dim, ", as the session's layer has"));
+}
+
+absl::Status CheckStorable(std::string_view field, const Rows& rows, DType storage) {
+  if (rows.dtype == storage || rows.dtype == DType::kFP32) return absl::OkStatus();
+  return InvalidField(Joined(field, "dtype"), NameOf(rows.dtype),
+                      absl::StrCat(NameOf(storage), ", the session's storage dtype, or fp32"));
+}
+
+float ElementAt(const Rows& rows, std::size_t index) {
+  float value = 0;
+  const char* element = static_cast<const char*>(rows.data) + index * SizeOf(rows.dtype);
+  ToFloats(rows.dtype, element, 1, &value);
+  return value;
+}
+
+absl::Status CheckFinite(std::string_view field, const Rows& rows, std::int64_t count,
+                         DType rounded_to) {
+  const std::int64_t row = ElementsPerRow(rows);
+  const std::optional<std::size_t> bad =
+      FindNonFinite(rows.dtype, rows.data, static_cast<std::size_t>(count * row), rounded_to);
+  if (!bad.has_value()) return absl::OkStatus();
+  const auto index = static_cast<std::int64_t>(*bad);
+  const std::int64_t in_row = index % row;
+  return InvalidField(field,
+                      absl::StrCat(ElementAt(rows, *bad), " at token ", index / row, ", head ",
+                                   in_row / rows.dim, ", channel ", in_row % rows.dim),
+                      absl::StrCat("numbers that are finite in ", NameOf(rounded_to)));
+}
+
+// Checks one item; `value_dim` is that of the items before it that can be applied, or 0.
+absl::Status CheckAgainstSession(const SessionStore& store, int layer, const BatchItem& item,
+                                 int& value_dim) {
+  const absl::StatusOr<std::shared_ptr<const SessionConfig>> config = store.ConfigOf(item.session);
+  if (!config.ok()) return config.status();
+  const absl::StatusOr<const LayerSpec*> spec = LayerOf(**config, layer);
+  if (!spec.ok()) return spec.status();
+  if (absl::Status s = CheckRows(**spec, item); !s.ok()) return s;
+  if (value_dim != 0 && (*spec)->value_dim != value_dim) {
+    return InvalidField("session", absl::StrCat((*config)->id, ", value_dim ", (*spec)->value_dim),
+                        absl::StrCat("value_dim ", value_dim, ", as of the items before"));
+  }
+  value_dim = (*spec)->value_dim;
+  return absl::OkStatus();
+}
+
+// An item that is refused here never reaches the store, which would fill these in.
+void FillLengths(const SessionStore& store, int layer, BatchItem& item) {
+  const absl::StatusOr<SessionInfo> info = store.Get(item.session);
+  if (!info.ok()) return;
+  item.generation_after = info->generation;
+  for (const LayerStats& stats : info->layers) {
+    if (stats.layer == layer) item.length_after = stats.length;
+  }
+}
+
+}  // namespace
+
+absl::StatusOr<const LayerSpec*> LayerOf(const SessionConfig& config, int layer) {
+  const auto found =
+      std::lower_bound(config.layers.begin(), config.layers.end(), layer,
+                       [](const LayerSpec& spec, int id) { return spec.layer < id; });
+  if (found != config.layers.end() && found->layer == layer) return &*found;
+  return MakeError(absl::StatusCode::kNotFound,
+                   absl::StrCat("session ", config.id, " has no layer ", layer),
+                   {.reason = "LAYER_NOT_FOUND",
+                    .metadata = {{"session", config.id}, {"layer", absl::StrCat(layer)}}});
+}
+
+absl::Status CheckRows(const LayerSpec& spec, const BatchItem& item) {
+  absl::Status s;
+  if (item.num_tokens > 0) {
+    s.Update(CheckShape("key", item.keys, spec.kv_heads, spec.key_dim));
+    s.Update(CheckShape("value", item.values, spec.kv_heads, spec.value_dim));
+    s.Update(CheckStorable("key", item.keys, spec.storage));
+  }
+  if (item.num_queries > 0) {
+    s.Update(CheckShape("query", item.queries, spec.query_heads, spec.key_dim));
+  }
+  if (!s.ok()) return s;
+  if (item.num_tokens > 0) {
+    s.Update(CheckFinite("key", item.keys, item.num_tokens, spec.storage));
+    s.Update(CheckFinite("value", item.values, item.num_tokens, spec.storage));
+  }
+  if (item.num_queries > 0) {
+    s.Update(CheckFinite("query", item.queries, item.num_queries, DType::kFP32));
+  }
+  return s;
+}
+
+int CheckItems(const SessionStore& store, DecodedBatch& batch) {
+  int value_dim = 0;
+  for (BatchItem& item : batch.items) {
+    item.status = CheckAgainstSession(store, batch.layer, item, value_dim);
+    if (!item.status.ok()) FillLengths(store, batch.layer, item);
+  }
+  return value_dim;
+}
+
+}  // namespace oscarkv

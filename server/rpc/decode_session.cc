@@ -1,0 +1,247 @@
+#include "server/rpc/decode_session.h"
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "server/base/error.h"
+#include "server/rpc/codec_messages.h"
+#include "server/rpc/fields.h"
+#include "server/rpc/limits.h"
+#include "server/rpc/tensors.h"
+
+namespace oscarkv {
+namespace {
+
+struct DecodedLayer {
+  LayerSpec spec;
+  bool values_folded = false;
+};
+
+absl::Status CheckHeadDim(std::string_view field, int dim) {
+  const auto& dims = limits::kHeadDims;
+  if (std::find(dims.begin(), dims.end(), dim) != dims.end()) return absl::OkStatus();
+  return InvalidField(field, absl::StrCat(dim), absl::StrCat("one of ", absl::StrJoin(dims, ", ")));
+}
+
+absl::Status DecodeHeads(std::string_view field, const v1::LayerSpec& layer, LayerSpec& spec) {
+  spec.layer = layer.layer();
+  spec.query_heads = layer.query_heads();
+  spec.kv_heads = layer.kv_heads();
+  spec.key_dim = layer.key_dim();
+  spec.value_dim = layer.value_dim() == 0 ? layer.key_dim() : layer.value_dim();
+  absl::Status s = CheckRange(Joined(field, "layer"), spec.layer, 0, limits::kMaxLayerId);
+  s.Update(CheckRange(Joined(field, "kv_heads"), spec.kv_heads, 1, limits::kKvHeads));
+  s.Update(CheckHeadDim(Joined(field, "key_dim"), spec.key_dim));
+  s.Update(CheckHeadDim(Joined(field, "value_dim"), spec.value_dim));
+  if (!s.ok()) return s;
+  if (spec.query_heads < 1 || spec.query_heads % spec.kv_heads != 0 ||
+      spec.query_heads / spec.kv_heads > kMaxQueryHeadsPerKvHead) {
+    return InvalidField(Joined(field, "query_heads"), absl::StrCat(spec.query_heads),
+                        absl::StrCat("a multiple of kv_heads (", spec.kv_heads, "), 1 to ",
+                                     kMaxQueryHeadsPerKvHead, " times it"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status DecodeAttention(std::string_view field, const v1::LayerSpec& layer, LayerSpec& spec) {
+  absl::Status s = CheckNotNegative(Joined(field, "scale"), layer.scale());
+  s.Update(CheckNotNegative(Joined(field, "softcap"), layer.softcap()));
+  s.Update(
+      CheckRange(Joined(field, "sliding_window"), layer.sliding_window(), 0, limits::kMaxPosition));
+  if (!s.ok()) return s;
+  spec.scale = layer.scale() != 0
+                   ? layer.scale()
+                   : static_cast<float>(1.0 / std::sqrt(static_cast<double>(spec.key_dim)));
+  spec.softcap = layer.softcap();
+  spec.sliding_window = layer.sliding_window();
+  spec.sink_logits.assign(layer.sink_logits().begin(), layer.sink_logits().end());
+  const std::string path = Joined(field, "sink_logits");
+  if (!spec.sink_logits.empty() &&
+      spec.sink_logits.size() != static_cast<std::size_t>(spec.query_heads)) {
+    return InvalidField(path, absl::StrCat(spec.sink_logits.size(), " values"),
+                        absl::StrCat(spec.query_heads, " (query_heads), or none"));
+  }
+  for (std::size_t i = 0; i < spec.sink_logits.size(); ++i) {
+    if (!std::isfinite(spec.sink_logits[i])) {
+      return InvalidField(Indexed(path, static_cast<std::int64_t>(i)),
+                          absl::StrCat(spec.sink_logits[i]), "a finite number");
+    }
+  }
+  return absl::OkStatus();
+}
+
+// Appends the unit vector along `direction` to `directions`.
+absl::Status DecodeDirection(std::string_view field,
+                             const google::protobuf::RepeatedField<float>& direction, int key_dim,
+                             std::vector<float>& directions) {
+  if (direction.size() != key_dim) {
+    return InvalidField(field, absl::StrCat(direction.size(), " values"),
+                        absl::StrCat(key_dim, " (key_dim)"));
+  }
+  double squares = 0;
+  for (const float x : direction) squares += static_cast<double>(x) * static_cast<double>(x);
+  const double norm = std::sqrt(squares);
+  if (!std::isfinite(norm) || norm == 0) {
+    return InvalidField(field, absl::StrCat("a vector of length ", norm),
+                        "finite numbers, not all zero");
+  }
+  for (const float x : direction) {
+    directions.push_back(static_cast<float>(static_cast<double>(x) / norm));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status DecodeKeyPlans(std::string_view field, const v1::LayerSpec& layer,
+                            const HeadPlan& default_plan, LayerSpec& spec) {
+  const std::string path = Joined(field, "key_plans");
+  const int plans = layer.key_plans_size();
+  if (spec.codec.plan == PlanMode::kAuto) {
+    if (plans == 0) return absl::OkStatus();
+    return InvalidField(path, absl::StrCat(plans, " plans"), "none, or codec.plan PLAN_MODE_GIVEN");
+  }
+  if (plans == 0) {
+    spec.given_plan.assign(static_cast<std::size_t>(spec.kv_heads), default_plan);
+    return absl::OkStatus();
+  }
+  if (plans != spec.kv_heads) {
+    return InvalidField(path, absl::StrCat(plans, " plans"),
+                        absl::StrCat(spec.kv_heads, " (kv_heads), or none"));
+  }
+  const bool directed = layer.key_plans(0).direction_size() > 0;
+  for (int i = 0; i < plans; ++i) {
+    const v1::KeyPlan& plan = layer.key_plans(i);
+    const absl::StatusOr<HeadPlan> decoded = DecodeHeadPlan(Indexed(path, i), plan);
+    if (!decoded.ok()) return decoded.status();
+    spec.given_plan.push_back(*decoded);
+    const std::string direction = Joined(Indexed(path, i), "direction");
+    if (directed != (plan.direction_size() > 0)) {
+      return InvalidField(direction, absl::StrCat(plan.direction_size(), " values"),
+                          "a direction for every kv head, or for none");
+    }
+    if (!directed) continue;
+    if (absl::Status s =
+            DecodeDirection(direction, plan.direction(), spec.key_dim, spec.given_directions);
+        !s.ok()) {
+      return s;
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<DecodedLayer> DecodeLayer(std::string_view field, const v1::LayerSpec& layer,
+                                         const v1::Codec& session_codec, Profile default_profile,
+                                         DType storage) {
+  v1::Codec merged = session_codec;
+  merged.MergeFrom(layer.codec());
+  const absl::StatusOr<DecodedCodec> codec =
+      DecodeCodec(Joined(field, "codec"), merged, default_profile);
+  if (!codec.ok()) return codec.status();
+
+  DecodedLayer decoded;
+  decoded.spec.codec = codec->spec;
+  decoded.spec.storage = storage;
+  decoded.values_folded = codec->values_folded;
+  if (absl::Status s = DecodeHeads(field, layer, decoded.spec); !s.ok()) return s;
+  if (absl::Status s = DecodeAttention(field, layer, decoded.spec); !s.ok()) return s;
+  if (absl::Status s = DecodeKeyPlans(field, layer, codec->plan, decoded.spec); !s.ok()) return s;
+  return decoded;
+}
+
+absl::Status DecodeLayers(const v1::CreateSessionRequest& request, Profile default_profile,
+                          SessionConfig& config) {
+  if (request.layers().empty() || request.layers_size() > limits::kLayers) {
+    return InvalidField("layers", absl::StrCat(request.layers_size(), " layers"),
+                        absl::StrCat("1 to ", limits::kLayers));
+  }
+  // Errors in the session's own codec are told of it, not of its first layer.
+  if (absl::Status s = DecodeCodec("codec", request.codec(), default_profile).status(); !s.ok()) {
+    return s;
+  }
+  std::vector<std::pair<DecodedLayer, int>> layers;  // with the index in the request
+  for (int i = 0; i < request.layers_size(); ++i) {
+    absl::StatusOr<DecodedLayer> layer = DecodeLayer(
+        Indexed("layers", i), request.layers(i), request.codec(), default_profile, config.storage);
+    if (!layer.ok()) return layer.status();
+    layers.emplace_back(*std::move(layer), i);
+  }
+  std::stable_sort(layers.begin(), layers.end(), [](const auto& a, const auto& b) {
+    return a.first.spec.layer < b.first.spec.layer;
+  });
+  for (auto& [layer, index] : layers) {
+    if (!config.layers.empty() && config.layers.back().layer == layer.spec.layer) {
+      return InvalidField(Joined(Indexed("layers", index), "layer"), absl::StrCat(layer.spec.layer),
+                          "an id that no other layer has");
+    }
+    config.layers.push_back(std::move(layer.spec));
+    config.value_folded.push_back(layer.values_folded);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckRequestId(std::string_view value) {
+  const auto printable = [](unsigned char c) { return absl::ascii_isprint(c); };
+  if (!value.empty() && value.size() <= limits::kRequestIdBytes &&
+      std::all_of(value.begin(), value.end(), printable)) {
+    return absl::OkStatus();
+  }
+  return InvalidField(
+      "request_id", SafeText(value),
+      absl::StrCat("1 to ", limits::kRequestIdBytes, " printable ASCII characters"));
+}
+
+absl::Status CheckNames(const v1::CreateSessionRequest& request) {
+  absl::Status s = CheckId("session", request.session(), /*required=*/true);
+  s.Update(CheckRequestId(request.request_id()));
+  s.Update(CheckId("tenant", request.tenant(), /*required=*/false));
+  s.Update(CheckId("group", request.group(), /*required=*/false));
+  s.Update(CheckBytes("model", request.model(), limits::kModelBytes));
+  s.Update(CheckBytes("model_revision", request.model_revision(), limits::kModelBytes));
+  s.Update(CheckBytes("rope_digest", request.rope_digest(), limits::kModelBytes));
+  s.Update(CheckRange("position_base", request.position_base(), 0, limits::kMaxPosition));
+  return s;
+}
+
+// FNV-1a of 128 bits over the request's bytes: enough to tell a repeat from another request, which
+// a client would have to make up against itself.
+std::string ContentDigest(const v1::CreateSessionRequest& request) {
+  using Digest = unsigned __int128;
+  constexpr Digest kPrime = (Digest{1} << 88) + 0x13b;
+  Digest digest = (Digest{0x6c62272e07bb0142} << 64) + 0x62b821756295c58d;
+  for (const unsigned char byte : request.SerializeAsString()) digest = (digest ^ byte) * kPrime;
+  return absl::StrCat(absl::Hex(static_cast<std::uint64_t>(digest >> 64), absl::kZeroPad16),
+                      absl::Hex(static_cast<std::uint64_t>(digest), absl::kZeroPad16));
+}
+
+}  // namespace
+
+absl::StatusOr<SessionConfig> DecodeCreateSession(const v1::CreateSessionRequest& request,
+                                                  Profile default_profile) {
+  if (absl::Status s = CheckNames(request); !s.ok()) return s;
+  SessionConfig config;
+  if (request.storage_dtype() != v1::DATA_TYPE_UNSPECIFIED) {
+    const absl::StatusOr<DType> storage = DecodeDType("storage_dtype", request.storage_dtype());
+    if (!storage.ok() || *storage == DType::kFP32) {
+      return InvalidField("storage_dtype", absl::StrCat(static_cast<int>(request.storage_dtype())),
+                          "DATA_TYPE_BF16 or DATA_TYPE_FP16");
+    }
+    config.storage = *storage;
+  }
+  if (absl::Status s = DecodeLayers(request, default_profile, config); !s.ok()) return s;
+  config.id = request.session();
+  config.request_id = request.request_id();
+  config.content_digest = ContentDigest(request);
+  config.tenant = request.tenant();
+  config.group = request.group();
+  config.model = request.model();
+  config.model_revision = request.model_revision();
+  config.rope_digest = request.rope_digest();
+  config.position_base = request.position_base();
+  return config;
+}
+
+}  // namespace oscarkv

@@ -1,0 +1,16 @@
+// CreateSession, decoded and checked.
+#pragma once
+
+#include "absl/status/statusor.h"
+#include "kernels/api/profiles.h"
+#include "oscarkv/v1/kv_cache.pb.h"
+#include "server/session/session_store.h"
+
+namespace oscarkv {
+
+// The request with every default filled in, its layers in the order of their ids.
+// INVALID_ARGUMENT names the first field that is wrong.
+absl::StatusOr<SessionConfig> DecodeCreateSession(const v1::CreateSessionRequest& request,
+                                                  Profile default_profile);
+
+}  // namespace oscarkv

@@ -1,0 +1,102 @@
+// Handlers: the server and its sessions.
+#include <algorithm>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "server/base/error.h"
+#include "server/rpc/codec_messages.h"
+#include "server/rpc/decode_session.h"
+#include "server/rpc/encode_reply.h"
+#include "server/rpc/fields.h"
+#include "server/rpc/handlers.h"
+#include "server/rpc/limits.h"
+
+namespace oscarkv {
+
+absl::Status Handlers::GetServerInfo(const v1::GetServerInfoRequest& /*request*/,
+                                     v1::GetServerInfoResponse& response) {
+  const StoreTotals totals = store_->Totals();
+  response.set_version(facts_.version);
+  response.set_boot_epoch(facts_.boot_epoch);
+  response.set_backend(facts_.backend.name);
+  response.set_device(facts_.backend.device);
+  response.set_threads(facts_.backend.threads);
+  response.set_default_profile(EncodeProfile(facts_.default_profile));
+  response.set_max_receive_message_bytes(facts_.max_message_bytes);
+  response.set_max_send_message_bytes(facts_.max_message_bytes);
+  response.set_memory_budget_bytes(totals.budget_bytes);
+  response.set_resident_bytes(totals.resident_bytes);
+  response.set_logical_bytes(totals.logical_bytes);
+  response.set_sessions(totals.sessions);
+  response.mutable_head_dims()->Assign(limits::kHeadDims.begin(), limits::kHeadDims.end());
+  return absl::OkStatus();
+}
+
+absl::Status Handlers::CreateSession(const v1::CreateSessionRequest& request,
+                                     v1::CreateSessionResponse& response) {
+  absl::StatusOr<SessionConfig> config = DecodeCreateSession(request, facts_.default_profile);
+  if (!config.ok()) return config.status();
+  const absl::StatusOr<SessionInfo> info = store_->Create(*std::move(config));
+  if (!info.ok()) return info.status();
+  EncodeSession(*info, SessionParts::kAll, *response.mutable_session());
+  return absl::OkStatus();
+}
+
+absl::Status Handlers::GetSession(const v1::GetSessionRequest& request,
+                                  v1::GetSessionResponse& response) {
+  if (absl::Status s = CheckId("session", request.session(), /*required=*/true); !s.ok()) return s;
+  const absl::StatusOr<SessionInfo> info = store_->Get(request.session());
+  if (!info.ok()) return info.status();
+  EncodeSession(*info, SessionParts::kAll, *response.mutable_session());
+  return absl::OkStatus();
+}
+
+absl::Status Handlers::ListSessions(const v1::ListSessionsRequest& request,
+                                    v1::ListSessionsResponse& response) {
+  absl::Status s = CheckId("page_token", request.page_token(), /*required=*/false);
+  s.Update(CheckId("tenant", request.tenant(), /*required=*/false));
+  if (request.page_size() < 0) {
+    s.Update(InvalidField("page_size", absl::StrCat(request.page_size()), "0 or more"));
+  }
+  if (!s.ok()) return s;
+  const int limit = request.page_size() == 0 ? limits::kListDefault
+                                             : std::min(request.page_size(), limits::kListMax);
+  std::optional<std::string_view> tenant;
+  if (request.has_tenant()) tenant = request.tenant();
+
+  // One more than asked for tells whether there is another page. The token is the last id given.
+  std::vector<SessionInfo> sessions = store_->List(request.page_token(), limit + 1, tenant);
+  if (sessions.size() > static_cast<std::size_t>(limit)) {
+    sessions.pop_back();
+    response.set_next_page_token(sessions.back().config->id);
+  }
+  for (const SessionInfo& info : sessions) {
+    EncodeSession(info, SessionParts::kWithoutLayers, *response.add_sessions());
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Handlers::DeleteSession(const v1::DeleteSessionRequest& request,
+                                     v1::DeleteSessionResponse& /*response*/) {
+  if (absl::Status s = CheckId("session", request.session(), /*required=*/true); !s.ok()) return s;
+  return store_->Delete(request.session(), request.generation());
+}
+
+absl::Status Handlers::TruncateSession(const v1::TruncateSessionRequest& request,
+                                       v1::TruncateSessionResponse& response) {
+  absl::Status s = CheckId("session", request.session(), /*required=*/true);
+  if (request.generation() == 0) {
+    s.Update(InvalidField("generation", "0", "the session's generation"));
+  }
+  s.Update(CheckRange("length", request.length(), 0, limits::kMaxPosition));
+  if (!s.ok()) return s;
+  const absl::StatusOr<SessionInfo> info =
+      store_->Truncate(request.session(), request.generation(), request.length());
+  if (!info.ok()) return info.status();
+  EncodeSession(*info, SessionParts::kAll, *response.mutable_session());
+  return absl::OkStatus();
+}
+
+}  // namespace oscarkv

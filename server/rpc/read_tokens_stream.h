@@ -1,0 +1,39 @@
+// ReadTokens: a stream of runs of tokens, each decoded when the one before is on its way.
+//
+// Thread-safety: a chain of steps, never two at once; gRPC and the queue order them.
+#pragma once
+
+#include <optional>
+
+#include "grpcpp/server_context.h"
+#include "grpcpp/support/byte_buffer.h"
+#include "grpcpp/support/server_callback.h"
+#include "server/rpc/handlers.h"
+#include "server/rpc/rpc_scope.h"
+#include "server/rpc/token_reader.h"
+
+namespace oscarkv {
+
+class ReadTokensStream : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
+ public:
+  // Deletes itself when the stream is done. REQUIRES: handlers and queue outlive it.
+  ReadTokensStream(Handlers& handlers, WorkQueue& queue, const grpc::CallbackServerContext* context,
+                   const grpc::ByteBuffer& request);
+
+ private:
+  void OnWriteDone(bool ok) override;
+  void OnDone() override { delete this; }
+
+  void Step();
+  absl::Status NextRun();
+  void End(absl::Status status);
+
+  Handlers& handlers_;
+  WorkQueue& queue_;
+  std::optional<RpcScope> scope_;  // holds one place in the queue until the end
+  grpc::ByteBuffer request_;
+  std::optional<TokenReader> reader_;
+  grpc::ByteBuffer run_;
+};
+
+}  // namespace oscarkv

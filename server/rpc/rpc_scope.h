@@ -1,0 +1,49 @@
+// What surrounds the work of every request: a place in the queue, the client's deadline and
+// cancellation, exceptions, and a line in the log. One for a unary call, for a message of a stream
+// of exchanges, and for a whole stream of tokens.
+//
+// Thread-safety: none; its users hand it from thread to thread.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "grpcpp/server_context.h"
+#include "server/rpc/work_queue.h"
+
+namespace oscarkv {
+
+class RpcScope {
+ public:
+  // Takes a place in the queue; see admitted(). REQUIRES: `context` outlives the scope.
+  RpcScope(WorkQueue& queue, const char* method, const grpc::CallbackServerContext* context);
+  // Writes the line.
+  ~RpcScope();
+  RpcScope(const RpcScope&) = delete;
+  RpcScope& operator=(const RpcScope&) = delete;
+
+  // Not OK: the request is refused, and its work must not run.
+  const absl::Status& admitted() const { return status_; }
+
+  // Runs `work` unless the client has given up; an exception becomes a status. The last status is
+  // what the line tells.
+  absl::Status Run(absl::FunctionRef<absl::Status()> work);
+
+  void set_request_id(std::string_view id);
+
+ private:
+  absl::Status CheckClientWaits() const;
+
+  const char* method_;
+  const grpc::CallbackServerContext* context_;
+  WorkQueue::Ticket ticket_;
+  absl::Status status_;
+  absl::Time arrived_;
+  absl::Time began_ = absl::InfiniteFuture();
+  std::string request_id_;
+};
+
+}  // namespace oscarkv

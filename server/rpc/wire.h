@@ -1,0 +1,20 @@
+// Messages from and to bytes. The service takes bytes, not messages, from gRPC: so a request that
+// cannot be parsed gets an error like any other, and parsing runs off gRPC's threads.
+#pragma once
+
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "google/protobuf/message.h"
+#include "grpcpp/support/byte_buffer.h"
+
+namespace oscarkv {
+
+// INVALID_ARGUMENT unless `bytes` is such a message. Frees the bytes.
+absl::Status ParseMessage(grpc::ByteBuffer& bytes, google::protobuf::Message& message);
+
+// RESOURCE_EXHAUSTED, and `bytes` untouched, if the message is larger than `limit`.
+absl::Status SerializeMessage(const google::protobuf::Message& message, std::int64_t limit,
+                              grpc::ByteBuffer& bytes);
+
+}  // namespace oscarkv

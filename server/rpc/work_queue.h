@@ -1,0 +1,82 @@
+// Runs requests off gRPC's threads, at most so many at a time, and drains.
+//
+// Plain threads, not oneTBB's: requests wait for locks of sessions, and a worker of oneTBB that
+// waits inside a parallel loop may take up another request, which could wait for the lock it holds.
+//
+// Thread-safety: all functions may be called at once.
+// Invariants:
+//   1. tickets_ <= max_requests: what is queued or under way is bounded.
+//   2. Once draining_, no ticket is given out, so tickets_ only falls.
+#pragma once
+
+#include <deque>
+#include <functional>
+#include <thread>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "server/base/mutex.h"
+
+namespace oscarkv {
+
+class WorkQueue {
+ public:
+  // The right of one request to be queued and run; given back when destroyed.
+  class Ticket {
+   public:
+    Ticket() = default;
+    Ticket(Ticket&& other) noexcept : queue_(other.queue_) { other.queue_ = nullptr; }
+    Ticket& operator=(Ticket&& other) noexcept {
+      std::swap(queue_, other.queue_);
+      return *this;
+    }
+    ~Ticket() {
+      if (queue_ != nullptr) queue_->GiveBack();
+    }
+
+   private:
+    friend class WorkQueue;
+    explicit Ticket(WorkQueue* queue) : queue_(queue) {}
+    WorkQueue* queue_ = nullptr;
+  };
+
+  // REQUIRES: both > 0.
+  WorkQueue(int threads, int max_requests);
+  // REQUIRES: every ticket has been given back.
+  ~WorkQueue();
+  WorkQueue(const WorkQueue&) = delete;
+  WorkQueue& operator=(const WorkQueue&) = delete;
+
+  // UNAVAILABLE DRAINING, or RESOURCE_EXHAUSTED TOO_MANY_REQUESTS with a time to try again after.
+  absl::StatusOr<Ticket> Admit();
+
+  // Runs `work`, which must not throw, on one of the threads, in the order of calls.
+  // REQUIRES: the caller holds a ticket.
+  void Run(std::function<void()> work);
+
+  // Admits nothing from now on.
+  void Refuse();
+  bool refuses() const;
+  // Waits until no ticket is out; false if `deadline` came first.
+  bool WaitUntilIdle(absl::Time deadline);
+
+ private:
+  void GiveBack();
+  void Loop();
+
+  const int max_requests_;
+  mutable Mutex mutex_;
+  CondVar work_arrived_;
+  CondVar idle_;
+  std::deque<std::function<void()>> work_ ABSL_GUARDED_BY(mutex_);
+  int tickets_ ABSL_GUARDED_BY(mutex_) = 0;
+  bool draining_ ABSL_GUARDED_BY(mutex_) = false;
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  std::vector<std::thread> threads_;
+};
+
+absl::Status DrainingError();
+
+}  // namespace oscarkv
