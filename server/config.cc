@@ -1,0 +1,220 @@
+#include "server/config.h"
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <limits>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "server/base/string_view.h"
+
+namespace oscarkv {
+namespace {
+
+template <typename T>
+struct Choice {
+  const char* name;
+  T value;
+};
+
+// Sets `out` to the choice of that name, if there is one.
+template <typename T>
+bool Choose(std::string_view name, std::initializer_list<Choice<T>> choices, T& out) {
+  for (const Choice<T>& choice : choices) {
+    if (name == choice.name) {
+      out = choice.value;
+      return true;
+    }
+  }
+  return false;
+}
+
+bool ParseInt(std::string_view text, std::int64_t low, std::int64_t high, std::int64_t& out) {
+  std::int64_t value = 0;
+  if (!absl::SimpleAtoi(ToAbsl(text), &value) || value < low || value > high) return false;
+  out = value;
+  return true;
+}
+
+bool ParseInt(std::string_view text, int low, int high, int& out) {
+  std::int64_t value = 0;
+  if (!ParseInt(text, std::int64_t{low}, std::int64_t{high}, value)) return false;
+  out = static_cast<int>(value);
+  return true;
+}
+
+// A whole number of bytes, KiB, MiB, GiB or TiB.
+bool ParseBytes(std::string_view text, std::int64_t low, std::int64_t high, std::int64_t& out) {
+  constexpr std::pair<std::string_view, int> kUnits[] = {
+      {"KiB", 10}, {"MiB", 20}, {"GiB", 30}, {"TiB", 40}};
+  int shift = 0;
+  for (const auto& [unit, unit_shift] : kUnits) {
+    if (!text.ends_with(unit)) continue;
+    shift = unit_shift;
+    text.remove_suffix(unit.size());
+    break;
+  }
+  std::int64_t count = 0;
+  if (!ParseInt(text, 0, std::numeric_limits<std::int64_t>::max() >> shift, count)) return false;
+  const std::int64_t bytes = count << shift;
+  if (bytes < low || bytes > high) return false;
+  out = bytes;
+  return true;
+}
+
+bool ParseDuration(std::string_view text, absl::Duration low, absl::Duration high,
+                   absl::Duration& out) {
+  absl::Duration value;
+  if (!absl::ParseDuration(ToAbsl(text), &value) || value < low || value > high) return false;
+  out = value;
+  return true;
+}
+
+bool IsAddress(std::string_view text) {
+  if (text.starts_with("unix:")) return text.size() > 5;
+  const std::size_t colon = text.rfind(':');
+  if (colon == std::string_view::npos || colon == 0) return false;
+  const std::string_view host = text.substr(0, colon);
+  const bool bracketed = host.starts_with('[') && host.ends_with(']');
+  if (!bracketed && host.find(':') != std::string_view::npos) return false;
+  int port = 0;
+  return ParseInt(text.substr(colon + 1), 0, 65535, port);
+}
+
+// Each `set` is a captureless lambda, so that the table is all there is to a setting.
+constexpr Setting kSettings[] = {
+    {"address", "OSCARKV_ADDRESS", "127.0.0.1:50051",
+     "host:port (port 0: any free one), [ipv6]:port or unix:path",
+     "Where to listen. There is no authentication: listen beyond the loopback only on a network "
+     "that you trust.",
+     [](std::string_view value, Config& config) {
+       config.address = value;
+       return IsAddress(value);
+     }},
+    {"backend", "OSCARKV_BACKEND", "auto", "auto or cpu", "What computes. auto: the best there is.",
+     [](std::string_view value, Config& config) {
+       return Choose(value, {{"auto", BackendKind::kAuto}, {"cpu", BackendKind::kCpu}},
+                     config.backend);
+     }},
+    {"threads", "OSCARKV_THREADS", "0", "0 to 1024",
+     "Threads that compute. 0: one for each processor that the process may use.",
+     [](std::string_view value, Config& config) {
+       return ParseInt(value, 0, 1024, config.threads);
+     }},
+    {"memory-budget", "OSCARKV_MEMORY_BUDGET", "auto",
+     "auto, or 1MiB or more: a whole number of bytes, or of KiB, MiB, GiB or TiB",
+     "Memory that sessions may take. auto: half of the backend's memory (cpu: of the host, or of "
+     "the cgroup's limit).",
+     [](std::string_view value, Config& config) {
+       config.memory_budget_bytes = 0;
+       return value == "auto" ||
+              ParseBytes(value, 1 << 20, std::int64_t{1} << 50, config.memory_budget_bytes);
+     }},
+    {"profile", "OSCARKV_PROFILE", "dense", "dense, precise, paper or kivi",
+     "Codec profile of sessions that name none.",
+     [](std::string_view value, Config& config) {
+       return Choose(value,
+                     {{"dense", Profile::kDense},
+                      {"precise", Profile::kPrecise},
+                      {"paper", Profile::kPaper},
+                      {"kivi", Profile::kKivi}},
+                     config.profile);
+     }},
+    {"max-message-bytes", "OSCARKV_MAX_MESSAGE_BYTES", "64MiB",
+     "2MiB to 2047MiB: a whole number of bytes, or of KiB, MiB or GiB",
+     "The largest message received, and the largest sent. Clients learn it from GetServerInfo.",
+     [](std::string_view value, Config& config) {
+       return ParseBytes(value, 2 << 20, std::int64_t{2047} << 20, config.max_message_bytes);
+     }},
+    {"max-concurrent-requests", "OSCARKV_MAX_CONCURRENT_REQUESTS", "256", "1 to 65536",
+     "Requests queued or under way; more are refused with RESOURCE_EXHAUSTED. A stream counts "
+     "while it is being answered.",
+     [](std::string_view value, Config& config) {
+       return ParseInt(value, 1, 65536, config.max_concurrent_requests);
+     }},
+    {"settle-after", "OSCARKV_SETTLE_AFTER", "5s", "10ms to 24h",
+     "Idle time after which the tokens of a session's finished steps are compressed. Steps that "
+     "follow do so by themselves.",
+     [](std::string_view value, Config& config) {
+       return ParseDuration(value, absl::Milliseconds(10), absl::Hours(24), config.settle_after);
+     }},
+    {"shutdown-grace", "OSCARKV_SHUTDOWN_GRACE", "10s", "0s to 1h",
+     "Time that requests under way have to end once the server is told to stop.",
+     [](std::string_view value, Config& config) {
+       return ParseDuration(value, absl::ZeroDuration(), absl::Hours(1), config.shutdown_grace);
+     }},
+    {"log-level", "OSCARKV_LOG_LEVEL", "info", "debug, info, warn or error",
+     "The least important events that are logged. debug: every request.",
+     [](std::string_view value, Config& config) {
+       return Choose(value,
+                     {{"debug", LogLevel::kDebug},
+                      {"info", LogLevel::kInfo},
+                      {"warn", LogLevel::kWarn},
+                      {"error", LogLevel::kError}},
+                     config.log_level);
+     }},
+    {"log-format", "OSCARKV_LOG_FORMAT", "text", "text or json",
+     "Form of the log's lines, which go to standard error.",
+     [](std::string_view value, Config& config) {
+       return Choose(value, {{"text", LogFormat::kText}, {"json", LogFormat::kJson}},
+                     config.log_format);
+     }},
+};
+
+absl::Status SettingError(const Setting& setting, std::string_view value) {
+  return absl::InvalidArgumentError(absl::StrCat("--", setting.flag, " (", setting.environment,
+                                                 ") is `", ToAbsl(value), "`; expected ",
+                                                 setting.expected));
+}
+
+}  // namespace
+
+std::span<const Setting> Settings() { return kSettings; }
+
+absl::StatusOr<CommandLine> ParseCommandLine(int argc, const char* const* argv) {
+  CLI::App app("Holds KV caches of LLM sessions compressed, and computes attention on them.",
+               "oscarkv-server");
+  app.set_version_flag("--version", absl::StrCat("oscarkv-server ", ToAbsl(ServerVersion())));
+  std::vector<std::string> values(std::size(kSettings));
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    const Setting& setting = kSettings[i];
+    values[i] = setting.default_value;
+    app.add_option(absl::StrCat("--", setting.flag), values[i],
+                   absl::StrCat(setting.help, " Expects ", setting.expected, "."))
+        ->envname(setting.environment)
+        ->default_str(setting.default_value)
+        ->option_text("VALUE");
+  }
+  CommandLine result;
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::Success&) {
+    result.text = app.get_option("--version")->count() > 0
+                      ? absl::StrCat("oscarkv-server ", ToAbsl(ServerVersion()), "\n")
+                      : app.help();
+    return result;
+  } catch (const CLI::Error& error) {
+    return absl::InvalidArgumentError(error.what());
+  }
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    if (!kSettings[i].set(values[i], result.config)) return SettingError(kSettings[i], values[i]);
+  }
+  return result;
+}
+
+std::string SettingsAsMarkdown() {
+  std::string table =
+      "| Flag | Environment variable | Default | Expects | What it does |\n"
+      "| --- | --- | --- | --- | --- |\n";
+  for (const Setting& setting : kSettings) {
+    absl::StrAppend(&table, "| `--", setting.flag, "` | `", setting.environment, "` | `",
+                    setting.default_value, "` | ", setting.expected, " | ", setting.help, " |\n");
+  }
+  return table;
+}
+
+std::string_view ServerVersion() { return OSCARKV_VERSION; }
+
+}  // namespace oscarkv

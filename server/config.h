@@ -1,0 +1,58 @@
+// Settings of the server: one table, from which come the flags, the environment variables, --help
+// and docs/configuration.md.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "kernels/api/profiles.h"
+#include "kernels/backend_factory.h"
+#include "server/log.h"
+
+namespace oscarkv {
+
+struct Config {
+  std::string address = "127.0.0.1:50051";  // host:port, port 0: any free one; or unix:path
+  BackendKind backend = BackendKind::kAuto;
+  int threads = 0;                            // 0: one per processor that this process may use
+  std::int64_t memory_budget_bytes = 0;       // 0: half of the backend's memory
+  Profile profile = Profile::kDense;          // of sessions that name none
+  std::int64_t max_message_bytes = 64 << 20;  // in each direction
+  int max_concurrent_requests = 256;          // queued or under way
+  absl::Duration settle_after = absl::Seconds(5);
+  absl::Duration shutdown_grace = absl::Seconds(10);
+  LogLevel log_level = LogLevel::kInfo;
+  LogFormat log_format = LogFormat::kText;
+};
+
+struct Setting {
+  const char* flag;  // without the dashes
+  const char* environment;
+  const char* default_value;
+  const char* expected;
+  const char* help;
+  // Sets the field; false if `value` is not as expected.
+  bool (*set)(std::string_view value, Config& config);
+};
+
+std::span<const Setting> Settings();
+
+struct CommandLine {
+  Config config;
+  std::string text;  // not empty: print it (--help, --version) and end
+};
+
+// Flags win over environment variables, which win over defaults. INVALID_ARGUMENT, with a message
+// for people, names the flag, its value and what was expected.
+absl::StatusOr<CommandLine> ParseCommandLine(int argc, const char* const* argv);
+
+// The table in docs/configuration.md.
+std::string SettingsAsMarkdown();
+
+std::string_view ServerVersion();
+
+}  // namespace oscarkv

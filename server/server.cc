@@ -1,0 +1,186 @@
+#include "server/server.h"
+
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "grpc/support/log.h"
+#include "grpcpp/ext/proto_server_reflection_plugin.h"
+#include "grpcpp/grpcpp.h"
+#include "grpcpp/health_check_service_interface.h"
+#include "server/base/kernel_status.h"
+#include "server/base/string_view.h"
+#include "server/log.h"
+#include "server/rpc/kv_cache_service.h"
+#include "server/session/session_store.h"
+
+namespace oscarkv {
+namespace {
+
+constexpr std::string_view kUnix = "unix:";
+
+// gRPC's own messages, as lines of this log.
+void LogFromGrpc(gpr_log_func_args* args) {
+  const LogLevel level = args->severity == GPR_LOG_SEVERITY_ERROR  ? LogLevel::kWarn
+                         : args->severity == GPR_LOG_SEVERITY_INFO ? LogLevel::kInfo
+                                                                   : LogLevel::kDebug;
+  Log(level, "grpc", {{"message", args->message}});
+}
+
+// Plugins and the log are gRPC's, of the whole process.
+void InitGrpcOnce() {
+  static const bool once = [] {
+    gpr_set_log_function(LogFromGrpc);
+    grpc::EnableDefaultHealthCheckService(true);
+    grpc::reflection::InitProtoReflectionServerBuilderPlugin();
+    return true;
+  }();
+  static_cast<void>(once);
+}
+
+// gRPC would take a socket away from a server that listens on it.
+bool SomeoneListensOn(std::string_view unix_path) {
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  if (unix_path.size() >= sizeof address.sun_path) return false;
+  std::memcpy(address.sun_path, unix_path.data(), unix_path.size());
+  const int socket = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  if (socket < 0) return false;
+  const bool connected =
+      ::connect(socket, reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0;
+  ::close(socket);
+  return connected;
+}
+
+absl::StatusOr<std::int64_t> MemoryBudget(const Config& config, const BackendInfo& backend) {
+  if (config.memory_budget_bytes == 0) return backend.memory_bytes / 2;
+  if (config.memory_budget_bytes <= backend.memory_bytes) return config.memory_budget_bytes;
+  return absl::InvalidArgumentError(absl::StrCat("--memory-budget is ", config.memory_budget_bytes,
+                                                 "; expected at most ", backend.memory_bytes,
+                                                 ", the memory of ", backend.device));
+}
+
+void Configure(const Config& config, grpc::ServerBuilder& builder) {
+  constexpr int kSecond = 1000;
+  const int max_message = static_cast<int>(config.max_message_bytes);
+  builder.SetMaxReceiveMessageSize(max_message);
+  builder.SetMaxSendMessageSize(max_message);
+  // Two servers on one port would share its connections unawares.
+  builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+  // Finds dead clients within a minute, and lets idle ones keep their connections alive.
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, 40 * kSecond);
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 20 * kSecond);
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
+  builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 10 * kSecond);
+}
+
+}  // namespace
+
+class Server::Impl {
+ public:
+  absl::Status Start(const Config& config);
+  bool Drain(absl::Duration grace);
+  std::string address() const { return address_; }
+
+ private:
+  absl::Status MakeStore(const Config& config);
+  absl::Status Listen(const Config& config);
+
+  std::uint64_t boot_epoch_ = 0;
+  BackendInfo backend_info_;
+  std::unique_ptr<Backend> backend_;
+  std::unique_ptr<SessionStore> store_;
+  std::unique_ptr<KvCacheService> service_;
+  std::unique_ptr<grpc::Server> listener_;
+  std::string address_;
+};
+
+absl::Status Server::Impl::Start(const Config& config) {
+  InitGrpcOnce();
+  boot_epoch_ = static_cast<std::uint64_t>(absl::ToUnixMicros(absl::Now()));
+  if (absl::Status s = MakeStore(config); !s.ok()) return s;
+  const ServerFacts facts = {.version = std::string(ServerVersion()),
+                             .boot_epoch = boot_epoch_,
+                             .backend = backend_info_,
+                             .default_profile = config.profile,
+                             .max_message_bytes = config.max_message_bytes};
+  // Two at least: one that waits for a session must not keep all others waiting.
+  const ServiceOptions options = {.threads = std::clamp(backend_info_.threads, 2, 16),
+                                  .max_concurrent_requests = config.max_concurrent_requests};
+  service_ = std::make_unique<KvCacheService>(store_.get(), facts, options);
+  return Listen(config);
+}
+
+absl::Status Server::Impl::MakeStore(const Config& config) {
+  BackendResult made = MakeBackend({.kind = config.backend, .threads = config.threads});
+  if (!made.status.ok()) return FromKernelStatus(made.status);
+  backend_ = std::move(made.backend);
+  backend_info_ = backend_->Info();
+  const absl::StatusOr<std::int64_t> budget = MemoryBudget(config, backend_info_);
+  if (!budget.ok()) return budget.status();
+  // Generations start at the time in microseconds: they would repeat after a restart only if more
+  // than one a microsecond had been used.
+  store_ = std::make_unique<SessionStore>(backend_.get(),
+                                          StoreOptions{.memory_budget_bytes = *budget,
+                                                       .settle_after = config.settle_after,
+                                                       .first_generation = boot_epoch_});
+  return absl::OkStatus();
+}
+
+absl::Status Server::Impl::Listen(const Config& config) {
+  const std::string_view address = config.address;
+  if (address.starts_with(kUnix) && SomeoneListensOn(address.substr(kUnix.size()))) {
+    return absl::UnavailableError(
+        absl::StrCat("cannot listen on ", config.address, ": another server listens there"));
+  }
+  grpc::ServerBuilder builder;
+  Configure(config, builder);
+  int port = 0;
+  builder.AddListeningPort(config.address, grpc::InsecureServerCredentials(), &port);
+  builder.RegisterService(service_.get());
+  listener_ = builder.BuildAndStart();
+  if (listener_ == nullptr || port == 0) {
+    return absl::UnavailableError(absl::StrCat(
+        "cannot listen on ", config.address,
+        ": the address is in use, is not of this machine, or may not be used by this user"));
+  }
+  listener_->GetHealthCheckService()->SetServingStatus(v1::KvCacheService::service_full_name(),
+                                                       true);
+  address_ = address.starts_with(kUnix)
+                 ? config.address
+                 : absl::StrCat(ToAbsl(address.substr(0, address.rfind(':'))), ":", port);
+  return absl::OkStatus();
+}
+
+bool Server::Impl::Drain(absl::Duration grace) {
+  if (listener_ == nullptr) return true;
+  const absl::Time deadline = absl::Now() + grace;
+  listener_->GetHealthCheckService()->SetServingStatus(false);
+  const bool ended = service_->Drain(deadline);
+  listener_->Shutdown(absl::ToChronoTime(deadline));
+  listener_->Wait();
+  listener_.reset();
+  return ended;
+}
+
+absl::StatusOr<std::unique_ptr<Server>> Server::Start(const Config& config) {
+  auto impl = std::make_unique<Impl>();
+  if (absl::Status s = impl->Start(config); !s.ok()) return s;
+  return std::unique_ptr<Server>(new Server(std::move(impl)));
+}
+
+Server::Server(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+
+Server::~Server() { impl_->Drain(absl::ZeroDuration()); }
+
+std::string Server::address() const { return impl_->address(); }
+
+bool Server::Drain(absl::Duration grace) { return impl_->Drain(grace); }
+
+}  // namespace oscarkv

@@ -1,0 +1,41 @@
+// A whole server: backend, sessions, service, listener; for the program and for tests and tools
+// that want one in their own process.
+//
+// Thread-safety: address() may be called from anywhere; Drain and destruction from one thread.
+// Invariant: what is built later uses what is built earlier, and is stopped first.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "server/config.h"
+
+namespace oscarkv {
+
+class Server {
+ public:
+  // Listens, and serves from then on. UNAVAILABLE, with a message for people, if the backend cannot
+  // be made or the address cannot be used; INVALID_ARGUMENT if the budget is beyond the memory.
+  static absl::StatusOr<std::unique_ptr<Server>> Start(const Config& config);
+
+  // Stops at once: requests under way lose their replies.
+  ~Server();
+  Server(const Server&) = delete;
+  Server& operator=(const Server&) = delete;
+
+  // What clients connect to: the configured address, with the real port.
+  std::string address() const;
+
+  // Says NOT_SERVING, refuses new requests with UNAVAILABLE, and stops listening when those under
+  // way have ended, or after `grace`. Returns true if all ended in time. Only the first call acts.
+  bool Drain(absl::Duration grace);
+
+ private:
+  class Impl;
+  explicit Server(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace oscarkv
