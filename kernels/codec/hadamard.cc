@@ -145,9 +145,17 @@ void Multiply(float* x, int dim, std::ptrdiff_t stride, bool transposed) {
 }
 
 void MultiplyColumns(float* x, int dim, int columns, bool transposed) {
+  // Copied, since rows a power of two apart would share few sets of the cache.
+  float block[kMaxHeadDim][kLanes];
   int column = 0;
   for (; column + kLanes <= columns; column += kLanes) {
-    Multiply<kLanes>(x + column, dim, columns, transposed);
+    for (int row = 0; row < dim; ++row) {
+      std::copy_n(x + static_cast<std::ptrdiff_t>(row) * columns + column, kLanes, block[row]);
+    }
+    Multiply<kLanes>(&block[0][0], dim, kLanes, transposed);
+    for (int row = 0; row < dim; ++row) {
+      std::copy_n(block[row], kLanes, x + static_cast<std::ptrdiff_t>(row) * columns + column);
+    }
   }
   for (; column < columns; ++column) Multiply<1>(x + column, dim, columns, transposed);
 }

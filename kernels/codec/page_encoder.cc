@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <numeric>
 #include <vector>
 
 #include "kernels/api/dtype.h"
@@ -17,24 +18,22 @@
 namespace oscarkv {
 namespace {
 
-// |x - decoded| / |x|, given the squares of both norms.
-float RelativeError(double error_squares, double squares) {
-  return squares > 0 ? static_cast<float>(std::sqrt(error_squares / squares)) : 0.0F;
-}
-
-double SquaredDistance(const float* a, const float* b, std::ptrdiff_t count) {
-  double sum = 0;
-  for (std::ptrdiff_t i = 0; i < count; ++i) {
-    const double d = static_cast<double>(a[i]) - b[i];
-    sum += d * d;
+// |x - decoded| / |x|, 0 if x is zero. REQUIRES: count is a multiple of kPageTokens.
+float RelativeError(const float* x, const float* decoded, std::ptrdiff_t count) {
+  constexpr int kLanes = 8;  // independent sums, so that additions need not wait for each other
+  double squares[kLanes] = {};
+  double errors[kLanes] = {};
+  for (std::ptrdiff_t i = 0; i < count; i += kLanes) {
+    for (int lane = 0; lane < kLanes; ++lane) {
+      const double value = x[i + lane];
+      const double error = value - decoded[i + lane];
+      squares[lane] += value * value;
+      errors[lane] += error * error;
+    }
   }
-  return sum;
-}
-
-double SquaredNorm(const float* x, std::ptrdiff_t count) {
-  double sum = 0;
-  for (std::ptrdiff_t i = 0; i < count; ++i) sum += static_cast<double>(x[i]) * x[i];
-  return sum;
+  const double all = std::accumulate(squares, squares + kLanes, 0.0);
+  const double error = std::accumulate(errors, errors + kLanes, 0.0);
+  return all > 0 ? static_cast<float>(std::sqrt(error / all)) : 0.0F;
 }
 
 void EncodeKeys(const LayerSpec& spec, int head, const HeadTokens& tokens,
@@ -62,8 +61,7 @@ void EncodeKeys(const LayerSpec& spec, int head, const HeadTokens& tokens,
   }
   sealed.rotation = keys.plan.rotation;
   sealed.fit = keys.plan.fit;
-  sealed.key_error = RelativeError(SquaredDistance(tokens.keys, keys.decoded.data(), count),
-                                   SquaredNorm(tokens.keys, count));
+  sealed.key_error = RelativeError(tokens.keys, keys.decoded.data(), count);
 }
 
 // Values over powers of two, rotated if the spec says so, transposed: [value_dim][kPageTokens].
@@ -108,8 +106,7 @@ void EncodeValues(const LayerSpec& spec, const HeadTokens& tokens, const PageLay
   PackCodes(codes.data(), dim, kPageTokens, spec.codec.value_bits, region + layout.value_codes);
   header.value_exponent = static_cast<std::int8_t>(scaled.exponent);
   // Rotation and powers of two change both norms alike.
-  sealed.value_error = RelativeError(SquaredDistance(scaled.x.data(), decoded.data(), count),
-                                     SquaredNorm(scaled.x.data(), count));
+  sealed.value_error = RelativeError(scaled.x.data(), decoded.data(), count);
 }
 
 }  // namespace
