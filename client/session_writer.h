@@ -43,6 +43,10 @@ class SessionWriter {
   absl::Status Append(int layer, const LayerTokens& tokens,
                       const std::function<void(std::int64_t)>& on_progress = nullptr);
 
+  // Counts tokens that an Attend by the same caller has appended. REQUIRES: the session has the
+  // layer.
+  void CountAppended(int layer, std::int64_t tokens) { layers_.at(layer).length += tokens; }
+
   // Tokens of a layer. REQUIRES: the session has the layer.
   std::int64_t length(int layer) const { return layers_.at(layer).length; }
 

@@ -65,8 +65,8 @@ absl::Status CheckShapes(const RecordedLayer& layer) {
     return Corrupt("layer ", layer.layer, " has ", key.tokens, " keys, ", value.tokens,
                    " values and ", query.tokens, " queries");
   }
-  if (value.heads != key.heads || value.dtype != key.dtype) {
-    return Corrupt("keys and values of layer ", layer.layer, " differ in heads or dtype");
+  if (value.heads != key.heads) {
+    return Corrupt("keys and values of layer ", layer.layer, " differ in heads");
   }
   if (query.heads % key.heads != 0) {
     return Corrupt("layer ", layer.layer, " has ", query.heads, " query heads for ", key.heads,

@@ -35,8 +35,8 @@ struct RecordedLayer {
   std::optional<double> softcap;
   std::vector<float> sink_logits;  // [query_heads], or empty
   RecordedTensor key;              // after RoPE
-  RecordedTensor value;            // of the key's dtype
-  RecordedTensor query;            // after RoPE, of any dtype
+  RecordedTensor value;
+  RecordedTensor query;  // after RoPE
 
   std::int64_t tokens() const { return key.tokens; }
 };
