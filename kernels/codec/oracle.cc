@@ -277,7 +277,9 @@ std::vector<double> Norms(const LayerSpec& spec, const Tokens& page, int head) {
   for (int t = 0; t < kPageTokens; ++t) {
     double sum = 0;
     for (std::size_t i = 0; i < width; ++i) sum += x[t * width + i] * x[t * width + i];
-    const double norm = RoundToBF16(std::sqrt(sum / static_cast<double>(width)));
+    // By way of fp32, as the kernels go: what lies next to a tie there is rounded to even.
+    const auto rms = static_cast<float>(std::sqrt(sum / static_cast<double>(width)));
+    const double norm = RoundToBF16(rms);
     norms[t] = norm == 0 ? 1 : norm;
   }
   return norms;

@@ -14,6 +14,14 @@ namespace {
 
 void ExpectOk(const KernelStatus& status) { EXPECT_TRUE(status.ok()) << status.message; }
 
+// A block of NaNs: whoever looks at a slot that was never written gets them back.
+BlockId NewBlock(Backend& backend, std::int64_t bytes) {
+  BlockId block = kNoBlock;
+  ExpectOk(backend.Allocate(bytes, {&block, 1}));
+  ExpectOk(backend.WriteBlock(block, std::vector<std::byte>(bytes, std::byte{0xFF})));
+  return block;
+}
+
 std::vector<double> Stored(DType storage, std::span<const float> x) {
   std::vector<double> out;
   for (const std::uint16_t bits : Round16(storage, x)) {
@@ -27,7 +35,7 @@ std::vector<double> Stored(DType storage, std::span<const float> x) {
 MiniSession::MiniSession(Backend& backend, LayerSpec spec)
     : backend_(backend), spec_(std::move(spec)), window_begin_(spec_.codec.sinks) {
   if (spec_.codec.sinks > 0) {
-    ExpectOk(backend_.Allocate(TokenBlockLayout(spec_, spec_.codec.sinks).bytes, {&sinks_, 1}));
+    sinks_ = NewBlock(backend_, TokenBlockLayout(spec_, spec_.codec.sinks).bytes);
   }
   directions_ = spec_.given_directions;
 }
@@ -66,9 +74,7 @@ void MiniSession::Append(std::span<const float> keys, std::span<const float> val
     } else {
       const std::int64_t slot = (length_ - window_begin_) % kWindowBlockTokens;
       if (slot == 0) {
-        window_.push_back(kNoBlock);
-        ExpectOk(backend_.Allocate(TokenBlockLayout(spec_, kWindowBlockTokens).bytes,
-                                   {&window_.back(), 1}));
+        window_.push_back(NewBlock(backend_, TokenBlockLayout(spec_, kWindowBlockTokens).bytes));
       }
       count = std::min(tokens - row, kWindowBlockTokens - slot);
       AppendToBlock(window_.back(), kWindowBlockTokens, slot, row, static_cast<int>(count), keys,
@@ -104,8 +110,7 @@ void MiniSession::SealOldest() {
   if (spec_.has_residual() && directions_.empty() && count > 0) {
     directions_ = PrincipalDirections(spec_, queries.data(), count);
   }
-  PageRef page{kNoBlock, window_begin_, kPageTokens};
-  ExpectOk(backend_.Allocate(PageLayout(spec_).bytes, {&page.block, 1}));
+  const PageRef page{NewBlock(backend_, PageLayout(spec_).bytes), window_begin_, kPageTokens};
   sealed_heads_.assign(spec_.kv_heads, {});
   SealItem item;
   item.spec = &spec_;
