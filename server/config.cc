@@ -1,13 +1,12 @@
 #include "server/config.h"
 
 #include <CLI/CLI.hpp>
-#include <algorithm>
+#include <charconv>
 #include <limits>
+#include <system_error>
 #include <vector>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_replace.h"
 #include "server/base/string_view.h"
 
 namespace oscarkv {
@@ -33,7 +32,9 @@ bool Choose(std::string_view name, std::initializer_list<Choice<T>> choices, T& 
 
 bool ParseInt(std::string_view text, std::int64_t low, std::int64_t high, std::int64_t& out) {
   std::int64_t value = 0;
-  if (!absl::SimpleAtoi(ToAbsl(text), &value) || value < low || value > high) return false;
+  const char* end = text.data() + text.size();
+  const auto [rest, error] = std::from_chars(text.data(), end, value);
+  if (error != std::errc() || rest != end || value < low || value > high) return false;
   out = value;
   return true;
 }
@@ -182,10 +183,10 @@ absl::StatusOr<CommandLine> ParseCommandLine(int argc, const char* const* argv) 
     const Setting& setting = kSettings[i];
     values[i] = setting.default_value;
     app.add_option(absl::StrCat("--", setting.flag), values[i],
-                   absl::StrCat(setting.help, " Expects ", setting.expected, "."))
+                   absl::StrCat(setting.help, "\nExpects ", setting.expected,
+                                ". Default: ", setting.default_value, "."))
         ->envname(setting.environment)
-        ->default_str(setting.default_value)
-        ->option_text("VALUE");
+        ->option_text(absl::StrCat("VALUE  (", setting.environment, ")"));
   }
   CommandLine result;
   try {

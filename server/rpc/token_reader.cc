@@ -55,9 +55,9 @@ absl::StatusOr<TokenReader> TokenReader::Open(const SessionStore& store,
   const absl::StatusOr<const LayerSpec*> spec = LayerOf(*reader.config_, request.layer());
   if (!spec.ok()) return spec.status();
   reader.spec_ = *spec;
-  // The store checks the generation; an empty range is asked of it only for that.
-  if (absl::Status s =
-          store.Read(reader.session_, reader.generation_, request.layer(), 0, 0, nullptr, nullptr);
+  // The store checks generation and begin: an empty read does nothing else.
+  if (absl::Status s = store.Read(reader.session_, reader.generation_, request.layer(),
+                                  request.begin(), 0, nullptr, nullptr);
       !s.ok()) {
     return s;
   }
@@ -65,7 +65,6 @@ absl::StatusOr<TokenReader> TokenReader::Open(const SessionStore& store,
       info->layers[static_cast<std::size_t>(reader.spec_ - reader.config_->layers.data())].length;
   const std::int64_t end =
       request.has_num_tokens() ? request.begin() + request.num_tokens() : length;
-  if (absl::Status s = CheckRange("begin", request.begin(), 0, length); !s.ok()) return s;
   if (end > length) {
     return InvalidField("num_tokens", absl::StrCat(request.num_tokens()),
                         absl::StrCat("at most ", length - request.begin(), ", up to the length"));

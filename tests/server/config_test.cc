@@ -1,0 +1,159 @@
+#include "server/config.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cctype>
+#include <cstdlib>
+#include <fstream>
+#include <iterator>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace oscarkv {
+namespace {
+
+using ::testing::HasSubstr;
+
+absl::StatusOr<CommandLine> Parse(std::vector<const char*> arguments) {
+  arguments.insert(arguments.begin(), "oscarkv-server");
+  return ParseCommandLine(static_cast<int>(arguments.size()), arguments.data());
+}
+
+// Sets an environment variable until the end of the scope.
+class Environment {
+ public:
+  Environment(const char* name, const char* value) : name_(name) { setenv(name, value, 1); }
+  ~Environment() { unsetenv(name_); }
+
+ private:
+  const char* name_;
+};
+
+TEST(ConfigTest, DefaultsOfTheTableAreThoseOfTheStruct) {
+  const absl::StatusOr<CommandLine> parsed = Parse({});
+  ASSERT_TRUE(parsed.ok()) << parsed.status();
+  const Config defaults;
+  EXPECT_EQ(parsed->config.address, defaults.address);
+  EXPECT_EQ(parsed->config.backend, defaults.backend);
+  EXPECT_EQ(parsed->config.threads, defaults.threads);
+  EXPECT_EQ(parsed->config.memory_budget_bytes, defaults.memory_budget_bytes);
+  EXPECT_EQ(parsed->config.profile, defaults.profile);
+  EXPECT_EQ(parsed->config.max_message_bytes, defaults.max_message_bytes);
+  EXPECT_EQ(parsed->config.max_concurrent_requests, defaults.max_concurrent_requests);
+  EXPECT_EQ(parsed->config.settle_after, defaults.settle_after);
+  EXPECT_EQ(parsed->config.shutdown_grace, defaults.shutdown_grace);
+  EXPECT_EQ(parsed->config.log_level, defaults.log_level);
+  EXPECT_EQ(parsed->config.log_format, defaults.log_format);
+}
+
+TEST(ConfigTest, EveryFlagSetsItsField) {
+  const absl::StatusOr<CommandLine> parsed = Parse(
+      {"--address=[::1]:0", "--backend=cpu", "--threads=3", "--memory-budget=2GiB",
+       "--profile=kivi", "--max-message-bytes=4194304", "--max-concurrent-requests", "7",
+       "--settle-after=1500ms", "--shutdown-grace=0s", "--log-level=error", "--log-format=json"});
+  ASSERT_TRUE(parsed.ok()) << parsed.status();
+  const Config& config = parsed->config;
+  EXPECT_EQ(config.address, "[::1]:0");
+  EXPECT_EQ(config.backend, BackendKind::kCpu);
+  EXPECT_EQ(config.threads, 3);
+  EXPECT_EQ(config.memory_budget_bytes, std::int64_t{2} << 30);
+  EXPECT_EQ(config.profile, Profile::kKivi);
+  EXPECT_EQ(config.max_message_bytes, 4 << 20);
+  EXPECT_EQ(config.max_concurrent_requests, 7);
+  EXPECT_EQ(config.settle_after, absl::Milliseconds(1500));
+  EXPECT_EQ(config.shutdown_grace, absl::ZeroDuration());
+  EXPECT_EQ(config.log_level, LogLevel::kError);
+  EXPECT_EQ(config.log_format, LogFormat::kJson);
+}
+
+TEST(ConfigTest, FlagsWinOverTheEnvironmentWhichWinsOverDefaults) {
+  const Environment threads("OSCARKV_THREADS", "5");
+  const Environment profile("OSCARKV_PROFILE", "paper");
+  const absl::StatusOr<CommandLine> parsed = Parse({"--threads", "6"});
+  ASSERT_TRUE(parsed.ok());
+  EXPECT_EQ(parsed->config.threads, 6);
+  EXPECT_EQ(parsed->config.profile, Profile::kPaper);
+}
+
+TEST(ConfigTest, BadValuesNameFlagValueAndWhatIsExpected) {
+  const std::vector<std::pair<std::string, std::vector<std::string>>> kBad = {
+      {"address",
+       {"", "localhost", ":1", "a:b", "host:-1", "host:65536", "host:1x", "::1:80", "unix:"}},
+      {"backend", {"", "gpu", "CPU"}},
+      {"threads", {"", "-1", "1025", "2x", "1.5", "99999999999999999999"}},
+      {"memory-budget", {"", "0", "1048575", "-1GiB", "GiB", "1GB", "1 GiB", "9999999999TiB"}},
+      {"profile", {"", "DENSE", "fast"}},
+      {"max-message-bytes", {"", "0", "1MiB", "2048MiB", "64M"}},
+      {"max-concurrent-requests", {"", "0", "65537", "many"}},
+      {"settle-after", {"", "5", "-5s", "1ms", "25h", "inf"}},
+      {"shutdown-grace", {"", "-1s", "61m", "soon"}},
+      {"log-level", {"", "trace"}},
+      {"log-format", {"", "xml"}},
+  };
+  ASSERT_EQ(kBad.size(), Settings().size());
+  for (const auto& [flag, values] : kBad) {
+    const auto setting = std::find_if(Settings().begin(), Settings().end(),
+                                      [&](const Setting& s) { return s.flag == flag; });
+    ASSERT_NE(setting, Settings().end()) << flag;
+    for (const std::string& value : values) {
+      Config config;
+      EXPECT_FALSE(setting->set(value, config)) << flag << " " << value;
+      if (value.empty()) continue;  // CLI11's own message
+      const std::string argument = "--" + flag + "=" + value;
+      const absl::Status status = Parse({argument.c_str()}).status();
+      EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << argument;
+      const std::string message(status.message());
+      EXPECT_THAT(message, HasSubstr("--" + flag));
+      EXPECT_THAT(message, HasSubstr("`" + value + "`"));
+      EXPECT_THAT(message, HasSubstr(setting->expected));
+    }
+  }
+}
+
+TEST(ConfigTest, UnknownFlagsAndMissingValuesAreRefused) {
+  EXPECT_FALSE(Parse({"--adress=127.0.0.1:1"}).ok());
+  EXPECT_FALSE(Parse({"--threads"}).ok());
+  EXPECT_FALSE(Parse({"stray"}).ok());
+}
+
+TEST(ConfigTest, HelpNamesEverySetting) {
+  const absl::StatusOr<CommandLine> parsed = Parse({"--help"});
+  ASSERT_TRUE(parsed.ok());
+  for (const Setting& setting : Settings()) {
+    EXPECT_THAT(parsed->text, HasSubstr(std::string("--") + setting.flag));
+    EXPECT_THAT(parsed->text, HasSubstr(setting.environment));
+    EXPECT_THAT(parsed->text, HasSubstr(setting.expected));
+  }
+}
+
+TEST(ConfigTest, VersionIsOneLine) {
+  EXPECT_EQ(Parse({"--version"})->text, "oscarkv-server " + std::string(ServerVersion()) + "\n");
+}
+
+TEST(ConfigTest, EnvironmentNamesFollowFromFlags) {
+  std::set<std::string> names;
+  for (const Setting& setting : Settings()) {
+    std::string expected = "OSCARKV_";
+    for (const char c : std::string(setting.flag)) {
+      expected += c == '-' ? '_' : static_cast<char>(std::toupper(c));
+    }
+    EXPECT_EQ(setting.environment, expected);
+    names.insert(setting.flag);
+  }
+  EXPECT_EQ(names.size(), Settings().size());
+}
+
+TEST(ConfigTest, TheDocumentHoldsTheTable) {
+  std::ifstream file(OSCARKV_SOURCE_DIR "/docs/configuration.md");
+  const std::string document(std::istreambuf_iterator<char>(file), {});
+  EXPECT_THAT(document, HasSubstr(SettingsAsMarkdown()))
+      << "docs/configuration.md must hold this table:\n"
+      << SettingsAsMarkdown();
+}
+
+}  // namespace
+}  // namespace oscarkv

@@ -1,0 +1,246 @@
+#include "server/rpc/handlers.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "kernels/backend_factory.h"
+#include "tests/server/rpc/test_requests.h"
+
+namespace oscarkv {
+namespace {
+
+using testing::AppendRequestOf;
+using testing::AttendRequestOf;
+using testing::FieldOf;
+using ::testing::HasSubstr;
+using testing::ReasonOf;
+using testing::TestModel;
+
+constexpr auto kInvalid = static_cast<int>(absl::StatusCode::kInvalidArgument);
+
+class HandlersTest : public ::testing::Test {
+ protected:
+  HandlersTest() {
+    BackendResult made = MakeBackend({});
+    EXPECT_TRUE(made.status.ok()) << made.status.message;
+    backend_ = std::move(made.backend);
+    store_ = std::make_unique<SessionStore>(
+        backend_.get(), StoreOptions{.memory_budget_bytes = 64 << 20, .first_generation = 1000});
+    handlers_ = std::make_unique<Handlers>(
+        store_.get(), ServerFacts{.version = "test", .max_message_bytes = 1 << 20});
+  }
+
+  v1::Session Create(const std::string& id, const TestModel& model = {}) {
+    v1::CreateSessionResponse response;
+    const absl::Status s = handlers_->CreateSession(testing::CreateRequest(id, model), response);
+    EXPECT_TRUE(s.ok()) << s;
+    return response.session();
+  }
+
+  v1::AppendResponse Append(const v1::AppendRequest& request) {
+    v1::AppendResponse response;
+    const absl::Status s = handlers_->Append(request, response);
+    EXPECT_TRUE(s.ok()) << s;
+    EXPECT_EQ(response.results_size(), request.items_size());
+    return response;
+  }
+
+  v1::AttendResponse Attend(const v1::AttendRequest& request) {
+    v1::AttendResponse response;
+    const absl::Status s = handlers_->Attend(request, response);
+    EXPECT_TRUE(s.ok()) << s;
+    EXPECT_EQ(response.results_size(), request.items_size());
+    return response;
+  }
+
+  std::int64_t LengthOf(const std::string& id, int layer = 0) {
+    return store_->Get(id)->layers[static_cast<std::size_t>(layer)].length;
+  }
+
+  std::unique_ptr<Backend> backend_;
+  std::unique_ptr<SessionStore> store_;
+  std::unique_ptr<Handlers> handlers_;
+};
+
+void SetBits(v1::Tensor& tensor, std::size_t element, std::uint16_t bits) {
+  std::memcpy(tensor.mutable_raw()->data() + 2 * element, &bits, 2);
+}
+
+TEST_F(HandlersTest, NanAndInfinityAreRefusedWhereTheyAre) {
+  const v1::Session a = Create("a");
+  const v1::Session b = Create("b");
+  struct Bad {
+    const char* field;
+    v1::Tensor* (v1::AttendRequest::*tensor)();
+    std::size_t heads;
+  };
+  const Bad kTensors[] = {{"items[1].key", &v1::AttendRequest::mutable_key, 2},
+                          {"items[1].value", &v1::AttendRequest::mutable_value, 2},
+                          {"items[1].query", &v1::AttendRequest::mutable_query, 4}};
+  for (const Bad& bad : kTensors) {
+    for (const std::uint16_t bits : {0x7fc0, 0xffc1, 0x7f80, 0xff80}) {
+      v1::AttendRequest request;
+      testing::AddAttend({}, a, LengthOf("a"), 3, 3, request);
+      testing::AddAttend({}, b, 0, 3, 3, request);
+      // Of the second item: token 2, head 1, channel 7.
+      const std::size_t row = bad.heads * 64;
+      SetBits(*(request.*bad.tensor)(), 3 * row + 2 * row + 64 + 7, bits);
+      const std::int64_t before = LengthOf("a");
+      const v1::AttendResponse response = Attend(request);
+      EXPECT_EQ(response.results(0).status().code(), 0);
+      EXPECT_EQ(LengthOf("a"), before + 3);
+      const v1::ItemResult& result = response.results(1);
+      EXPECT_EQ(result.status().code(), kInvalid);
+      EXPECT_EQ(FieldOf(result.status()), bad.field);
+      EXPECT_THAT(result.status().message(), HasSubstr("token 2, head 1, channel 7"));
+      EXPECT_EQ(result.generation(), b.generation());
+      EXPECT_EQ(LengthOf("b"), 0);
+    }
+  }
+}
+
+TEST_F(HandlersTest, Fp32BeyondTheStorageDtypeIsRefused) {
+  const TestModel half = {.dtype = v1::DATA_TYPE_FP16};
+  const v1::Session session = Create("a", half);
+  TestModel sent = half;
+  sent.dtype = v1::DATA_TYPE_FP32;
+  v1::AppendRequest request = AppendRequestOf(sent, session, 0, 0, 2);
+  ASSERT_EQ(Append(request).results(0).status().code(), 0);
+  const float beyond = 70000;
+  request = AppendRequestOf(sent, session, 0, 2, 2);
+  std::memcpy(request.mutable_value()->mutable_raw()->data(), &beyond, sizeof beyond);
+  EXPECT_EQ(FieldOf(Append(request).results(0).status()), "items[0].value");
+  EXPECT_EQ(LengthOf("a"), 2);
+}
+
+TEST_F(HandlersTest, TensorsOfAnotherShapeOrDtypeAreRefusedPerItem) {
+  Create("a");
+  const v1::Session wide = Create("wide", {.dim = 128});
+  const v1::Session half = Create("half", {.dtype = v1::DATA_TYPE_FP16});
+  const v1::Session a = Create("a");
+  v1::AppendRequest request;
+  for (const v1::Session& session : {wide, half, a}) testing::AddAppend({}, session, 0, 2, request);
+  const v1::AppendResponse response = Append(request);
+  EXPECT_EQ(FieldOf(response.results(0).status()), "items[0].key.shape");
+  EXPECT_EQ(FieldOf(response.results(1).status()), "items[1].key.dtype");
+  EXPECT_EQ(response.results(2).status().code(), 0);
+  EXPECT_EQ(response.results(2).length(), 2);
+}
+
+TEST_F(HandlersTest, EachItemHasItsOwnFate) {
+  const v1::Session a = Create("a");
+  v1::Session old = Create("old");
+  v1::Session unknown = a;
+  unknown.set_id("unknown");
+  old.set_generation(1);
+  const v1::Session ahead = Create("ahead");
+  v1::AttendRequest request;
+  testing::AddAttend({}, unknown, 0, 1, 1, request);
+  testing::AddAttend({}, a, 0, 2, 2, request);
+  testing::AddAttend({}, old, 0, 1, 1, request);
+  testing::AddAttend({}, ahead, 7, 1, 1, request);
+  testing::AddAttend({}, a, 2, 1, 1, request);
+  const v1::AttendResponse response = Attend(request);
+  EXPECT_EQ(ReasonOf(response.results(0).status()), "SESSION_NOT_FOUND");
+  EXPECT_EQ(response.results(0).generation(), 0u);
+  EXPECT_EQ(response.results(1).status().code(), 0);
+  EXPECT_EQ(response.results(1).length(), 2);
+  EXPECT_EQ(ReasonOf(response.results(2).status()), "GENERATION_MISMATCH");
+  EXPECT_NE(response.results(2).generation(), 1u);
+  EXPECT_EQ(ReasonOf(response.results(3).status()), "LENGTH_MISMATCH");
+  EXPECT_EQ(FieldOf(response.results(4).status()), "items[4].session");
+
+  // Rows of items that failed are zero, and their log-sum-exp is -inf.
+  ASSERT_EQ(response.output().shape(0), 6);
+  ASSERT_EQ(response.output().raw().size(), 6u * 4 * 64 * 2);
+  std::vector<float> log_sum_exps(6 * 4);
+  std::memcpy(log_sum_exps.data(), response.log_sum_exp().raw().data(), 6 * 4 * 4);
+  for (std::size_t row = 0; row < 6; ++row) {
+    const bool applied = row == 1 || row == 2;
+    const std::string output = response.output().raw().substr(row * 512, 512);
+    EXPECT_EQ(output == std::string(512, '\0'), !applied) << row;
+    EXPECT_EQ(std::isinf(log_sum_exps[row * 4]), !applied) << row;
+  }
+}
+
+TEST_F(HandlersTest, ALayerThatIsNotThereIsToldPerItem) {
+  const v1::Session session = Create("a");
+  const v1::AppendResponse response = Append(AppendRequestOf({}, session, 9, 0, 1));
+  EXPECT_EQ(ReasonOf(response.results(0).status()), "LAYER_NOT_FOUND");
+  EXPECT_EQ(response.results(0).generation(), session.generation());
+}
+
+TEST_F(HandlersTest, AReplyThatWouldNotFitIsRefusedBeforeAnythingChanges) {
+  const v1::Session session = Create("a");
+  v1::AttendRequest request = AttendRequestOf({}, session, 0, 0, 1500, 1500);
+  request.set_output_dtype(v1::DATA_TYPE_FP32);
+  v1::AttendResponse response;
+  const absl::Status status = handlers_->Attend(request, response);
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(FieldOf(status), "query.shape");
+  EXPECT_EQ(LengthOf("a"), 0);
+  request.set_output_dtype(v1::DATA_TYPE_BF16);
+  EXPECT_EQ(Attend(request).results(0).status().code(), 0);
+}
+
+TEST_F(HandlersTest, ValuesBeyondTheOutputDtypeSaturate) {
+  TestModel model;
+  const v1::Session session = Create("a");
+  v1::AttendRequest request = AttendRequestOf(model, session, 0, 0, 1, 1);
+  for (std::size_t i = 0; i < 2 * 64; ++i) {
+    SetBits(*request.mutable_value(), i, i % 2 == 0 ? 0x7f00 : 0xff00);  // +-1.7e38
+  }
+  request.set_output_dtype(v1::DATA_TYPE_FP16);
+  const v1::AttendResponse response = Attend(request);
+  ASSERT_EQ(response.results(0).status().code(), 0);
+  std::vector<std::uint16_t> output(4 * 64);
+  std::memcpy(output.data(), response.output().raw().data(), output.size() * 2);
+  for (std::size_t i = 0; i < output.size(); ++i)
+    EXPECT_EQ(output[i], i % 2 == 0 ? 0x7bff : 0xfbff);
+}
+
+TEST_F(HandlersTest, SessionRequestsNameWhatIsWrong) {
+  const v1::Session session = Create("a");
+  v1::GetSessionResponse got;
+  v1::GetSessionRequest get;
+  EXPECT_EQ(FieldOf(handlers_->GetSession(get, got)), "session");
+  get.set_session("nobody");
+  EXPECT_EQ(ReasonOf(handlers_->GetSession(get, got)), "SESSION_NOT_FOUND");
+
+  v1::DeleteSessionResponse deleted;
+  v1::DeleteSessionRequest remove;
+  remove.set_session("a b");
+  EXPECT_EQ(FieldOf(handlers_->DeleteSession(remove, deleted)), "session");
+  remove.set_session("a");
+  remove.set_generation(session.generation() + 1);
+  EXPECT_EQ(ReasonOf(handlers_->DeleteSession(remove, deleted)), "GENERATION_MISMATCH");
+
+  v1::TruncateSessionResponse truncated;
+  v1::TruncateSessionRequest truncate;
+  truncate.set_session("a");
+  EXPECT_EQ(FieldOf(handlers_->TruncateSession(truncate, truncated)), "generation");
+  truncate.set_generation(session.generation());
+  truncate.set_length(-1);
+  EXPECT_EQ(FieldOf(handlers_->TruncateSession(truncate, truncated)), "length");
+
+  v1::ListSessionsResponse listed;
+  v1::ListSessionsRequest list;
+  list.set_page_size(-1);
+  EXPECT_EQ(FieldOf(handlers_->ListSessions(list, listed)), "page_size");
+  list.set_page_size(1);
+  list.set_page_token("not/an/id");
+  EXPECT_EQ(FieldOf(handlers_->ListSessions(list, listed)), "page_token");
+  list.clear_page_token();
+  list.set_tenant("a b");
+  EXPECT_EQ(FieldOf(handlers_->ListSessions(list, listed)), "tenant");
+}
+
+}  // namespace
+}  // namespace oscarkv

@@ -1,0 +1,73 @@
+#include "server/rpc/work_queue.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <future>
+#include <memory>
+#include <vector>
+
+#include "server/base/error.h"
+#include "tests/server/rpc/test_requests.h"
+
+namespace oscarkv {
+namespace {
+
+using testing::ReasonOf;
+
+TEST(WorkQueueTest, RunsAllWork) {
+  std::atomic<int> done = 0;
+  {
+    WorkQueue queue(3, 100);
+    for (int i = 0; i < 1000; ++i) queue.Run([&] { ++done; });
+  }
+  EXPECT_EQ(done, 1000);
+}
+
+TEST(WorkQueueTest, AdmitsNoMoreThanItsLimit) {
+  WorkQueue queue(1, 2);
+  absl::StatusOr<WorkQueue::Ticket> first = queue.Admit();
+  const absl::StatusOr<WorkQueue::Ticket> second = queue.Admit();
+  ASSERT_TRUE(first.ok() && second.ok());
+  const absl::Status refused = queue.Admit().status();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(ReasonOf(refused), "TOO_MANY_REQUESTS");
+  EXPECT_GT(DetailsOf(refused)->retry_after, absl::ZeroDuration());
+  *first = WorkQueue::Ticket();
+  EXPECT_TRUE(queue.Admit().ok());
+}
+
+TEST(WorkQueueTest, RefusesOnceDraining) {
+  WorkQueue queue(1, 2);
+  queue.Refuse();
+  const absl::Status refused = queue.Admit().status();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(ReasonOf(refused), "DRAINING");
+}
+
+TEST(WorkQueueTest, WaitsForWhatIsUnderWay) {
+  WorkQueue queue(1, 2);
+  auto ticket = std::make_shared<WorkQueue::Ticket>(queue.Admit().value());
+  EXPECT_FALSE(queue.WaitUntilIdle(absl::Now() + absl::Milliseconds(5)));
+  std::promise<void> release;
+  queue.Run([&release, ticket] { release.get_future().wait(); });
+  ticket.reset();
+  std::future<bool> idle = std::async(
+      std::launch::async, [&] { return queue.WaitUntilIdle(absl::Now() + absl::Seconds(60)); });
+  EXPECT_FALSE(queue.WaitUntilIdle(absl::Now() + absl::Milliseconds(5)));
+  release.set_value();
+  EXPECT_TRUE(idle.get());
+}
+
+TEST(WorkQueueTest, OneThatWaitsDoesNotKeepOthersWaiting) {
+  WorkQueue queue(2, 4);
+  std::promise<void> release;
+  std::promise<void> other_done;
+  queue.Run([&] { release.get_future().wait(); });
+  queue.Run([&] { other_done.set_value(); });
+  other_done.get_future().wait();
+  release.set_value();
+}
+
+}  // namespace
+}  // namespace oscarkv
