@@ -1,0 +1,152 @@
+// Input for pages, and pages sealed from it, for tests.
+#pragma once
+
+#include <cmath>
+#include <cstddef>
+#include <random>
+#include <vector>
+
+#include "kernels/api/backend.h"
+#include "kernels/api/dtype.h"
+#include "kernels/api/layer_spec.h"
+#include "kernels/api/page_layout.h"
+#include "kernels/codec/page_encoder.h"
+#include "kernels/codec/token_norm.h"
+
+namespace oscarkv {
+
+struct alignas(kPageAlignment) CacheLine {
+  std::byte bytes[kPageAlignment];
+};
+
+// Bytes of a page, aligned; full of ones at first, so that what is not written shows.
+class PageBytes {
+ public:
+  explicit PageBytes(const LayerSpec& spec)
+      : lines_(PageLayout(spec).bytes / kPageAlignment), size_(PageLayout(spec).bytes) {
+    for (std::int64_t i = 0; i < size_; ++i) data()[i] = std::byte{0xff};
+  }
+  std::byte* data() { return lines_.data()->bytes; }
+  const std::byte* data() const { return lines_.data()->bytes; }
+  std::int64_t size() const { return size_; }
+
+ private:
+  std::vector<CacheLine> lines_;
+  std::int64_t size_;
+};
+
+// One kv head of a page to be.
+struct HeadData {
+  std::vector<float> keys;
+  std::vector<float> values;
+  std::vector<float> context;
+  std::vector<float> queries;
+  std::vector<float> direction;  // empty: none
+
+  HeadTokens Tokens(const LayerSpec& spec) const {
+    HeadTokens tokens;
+    tokens.keys = keys.data();
+    tokens.values = values.data();
+    tokens.context_keys = context.data();
+    tokens.context = static_cast<int>(context.size()) / spec.key_dim;
+    tokens.queries = queries.data();
+    tokens.num_queries = static_cast<int>(queries.size()) / spec.key_dim;
+    tokens.direction = direction.empty() ? nullptr : direction.data();
+    return tokens;
+  }
+};
+
+inline float RoundTo(DType storage, float x) { return FromBits16(storage, ToBits16(storage, x)); }
+
+inline std::vector<float> RandomNumbers(std::mt19937& random, std::size_t count, float deviation,
+                                        DType storage) {
+  std::normal_distribution<float> normal(0, deviation);
+  std::vector<float> x(count);
+  for (float& value : x) value = RoundTo(storage, normal(random));
+  return x;
+}
+
+// Keys with a bias per channel and a size per token, as models have them; queries that lean one
+// way.
+inline std::vector<HeadData> RandomHeads(const LayerSpec& spec, unsigned seed, int context,
+                                         int num_queries) {
+  std::mt19937 random(seed);
+  std::vector<HeadData> heads(spec.kv_heads);
+  const std::vector<float> sizes = RandomNumbers(random, kPageTokens + context, 0.3F, spec.storage);
+  for (HeadData& head : heads) {
+    const std::size_t dim = spec.key_dim;
+    const std::vector<float> bias = RandomNumbers(random, dim, 2, spec.storage);
+    head.direction = RandomNumbers(random, dim, 1, DType::kBF16);
+    double squares = 0;
+    for (const float x : head.direction) squares += static_cast<double>(x) * x;
+    for (float& x : head.direction) x = static_cast<float>(x / std::sqrt(squares));
+    head.keys = RandomNumbers(random, kPageTokens * dim, 1, spec.storage);
+    head.context = RandomNumbers(random, context * dim, 1, spec.storage);
+    const auto shape = [&](float& x, std::size_t t, std::size_t c) {
+      x = RoundTo(spec.storage, (x + bias[c]) * std::exp2(sizes[t]));
+    };
+    for (std::size_t i = 0; i < head.keys.size(); ++i) shape(head.keys[i], i / dim, i % dim);
+    for (std::size_t i = 0; i < head.context.size(); ++i) {
+      shape(head.context[i], kPageTokens + i / dim, i % dim);
+    }
+    head.values = RandomNumbers(random, static_cast<std::size_t>(kPageTokens) * spec.value_dim, 1,
+                                spec.storage);
+    head.queries = RandomNumbers(random, num_queries * dim, 1, spec.storage);
+    for (std::size_t i = 0; i < head.queries.size(); ++i) {
+      const float lean = 3 * head.direction[i % dim];
+      head.queries[i] = RoundTo(spec.storage, head.queries[i] + lean);
+    }
+  }
+  return heads;
+}
+
+struct SealedPage {
+  explicit SealedPage(const LayerSpec& spec) : bytes(spec), heads(spec.kv_heads) {}
+
+  PageBytes bytes;
+  std::vector<SealedHead> heads;
+  float imbalance = 0;
+};
+
+inline SealedPage Seal(const LayerSpec& spec, const std::vector<HeadData>& heads) {
+  SealedPage page(spec);
+  std::vector<double> sums(static_cast<std::size_t>(spec.kv_heads) * kPageTokens);
+  for (int head = 0; head < spec.kv_heads; ++head) {
+    SumSquares(heads[head].keys.data(), kPageTokens, spec.key_dim, &sums[head * kPageTokens]);
+  }
+  page.imbalance = WritePageStart(spec, sums.data(), page.bytes.data());
+  // Backwards, since the order must not matter.
+  for (int head = spec.kv_heads - 1; head >= 0; --head) {
+    page.heads[head] = EncodeHead(spec, head, heads[head].Tokens(spec), page.bytes.data());
+  }
+  return page;
+}
+
+inline LayerSpec SmallSpec(int kv_heads, int key_dim, int value_dim) {
+  LayerSpec spec;
+  spec.query_heads = kv_heads;
+  spec.kv_heads = kv_heads;
+  spec.key_dim = key_dim;
+  spec.value_dim = value_dim;
+  spec.scale = 1.0F / std::sqrt(static_cast<float>(key_dim));
+  return spec;
+}
+
+inline void GivePlan(LayerSpec& spec, HeadPlan plan) {
+  spec.codec.plan = PlanMode::kGiven;
+  spec.given_plan.assign(spec.kv_heads, plan);
+}
+
+// |x - y| / |x|.
+inline double RelativeDistance(const std::vector<float>& x, const std::vector<float>& y) {
+  double error = 0;
+  double squares = 0;
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    const double d = static_cast<double>(x[i]) - y[i];
+    error += d * d;
+    squares += static_cast<double>(x[i]) * x[i];
+  }
+  return std::sqrt(error / squares);
+}
+
+}  // namespace oscarkv
