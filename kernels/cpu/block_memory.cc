@@ -1,6 +1,5 @@
 #include "kernels/cpu/block_memory.h"
 
-#include <limits>
 #include <new>
 #include <string>
 
@@ -10,11 +9,11 @@ namespace oscarkv::cpu {
 namespace {
 
 constexpr std::align_val_t kAlignment{kPageAlignment};
+// No host has room for a larger block; allocators need not be asked (some abort on nonsense).
+constexpr std::int64_t kLargestBlock = std::int64_t{1} << 40;
 
 std::byte* AllocateBytes(std::int64_t bytes) {
-  if (static_cast<std::uint64_t>(bytes) > std::numeric_limits<std::ptrdiff_t>::max() / 2) {
-    return nullptr;
-  }
+  if (bytes >= kLargestBlock) return nullptr;
   return static_cast<std::byte*>(
       ::operator new(static_cast<std::size_t>(bytes), kAlignment, std::nothrow));
 }

@@ -1,0 +1,96 @@
+// The same promises, whichever implementation this build has.
+#include "kernels/cpu/executor.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <mutex>
+#include <set>
+#include <thread>
+#include <vector>
+
+namespace oscarkv::cpu {
+namespace {
+
+TEST(Executor, RunsEveryPieceOnce) {
+  for (const int threads : {1, 2, 5}) {
+    const auto executor = MakeExecutor(threads);
+    EXPECT_EQ(executor->threads(), threads);
+    for (const std::int64_t count : {0, 1, 2, 3, 1000}) {
+      std::vector<std::atomic<int>> runs(count);
+      executor->ParallelFor(count, [&](std::int64_t i) { ++runs[i]; });
+      for (const auto& n : runs) EXPECT_EQ(n, 1);
+    }
+  }
+}
+
+TEST(Executor, ByDefaultUsesTheProcessorsOfThisProcess) {
+  EXPECT_GE(MakeExecutor(0)->threads(), 1);
+}
+
+TEST(Executor, UsesNoMoreThreadsThanItWasGiven) {
+  const auto executor = MakeExecutor(2);
+  std::mutex mutex;
+  std::set<std::thread::id> threads;
+  executor->ParallelFor(500, [&](std::int64_t) {
+    const std::lock_guard lock(mutex);
+    threads.insert(std::this_thread::get_id());
+  });
+  EXPECT_LE(threads.size(), 2U);
+}
+
+TEST(Executor, PiecesMayUseItThemselves) {
+  const auto executor = MakeExecutor(3);
+  std::atomic<int> runs = 0;
+  executor->ParallelFor(
+      20, [&](std::int64_t) { executor->ParallelFor(20, [&](std::int64_t) { ++runs; }); });
+  EXPECT_EQ(runs, 400);
+}
+
+TEST(Executor, ManyThreadsMayCallAtOnce) {
+  const auto executor = MakeExecutor(2);
+  std::atomic<int> runs = 0;
+  std::vector<std::thread> callers;
+  for (int caller = 0; caller < 6; ++caller) {
+    callers.emplace_back([&] {
+      for (int round = 0; round < 50; ++round) {
+        executor->ParallelFor(17, [&](std::int64_t) { ++runs; });
+      }
+    });
+  }
+  for (std::thread& caller : callers) caller.join();
+  EXPECT_EQ(runs, 6 * 50 * 17);
+}
+
+// A thread that waits for its pieces never runs those of another call: they might want a lock that
+// it holds.
+TEST(Executor, WaitingThreadsTakeNoForeignPieces) {
+  const auto executor = MakeExecutor(3);
+  thread_local int call = 0;  // the call whose piece this thread is in
+  std::atomic<int> foreign = 0;
+  std::vector<std::thread> callers;
+  for (int caller = 1; caller <= 4; ++caller) {
+    callers.emplace_back([&, caller] {
+      for (int round = 0; round < 20; ++round) {
+        executor->ParallelFor(4, [&](std::int64_t) {
+          const int before = call;
+          if (before != 0 && before != caller) ++foreign;
+          call = caller;
+          executor->ParallelFor(8, [&](std::int64_t) {
+            const int outer = call;
+            if (outer != 0 && outer != caller) ++foreign;
+            call = caller;
+            std::this_thread::yield();
+            call = outer;
+          });
+          call = before;
+        });
+      }
+    });
+  }
+  for (std::thread& caller : callers) caller.join();
+  EXPECT_EQ(foreign, 0);
+}
+
+}  // namespace
+}  // namespace oscarkv::cpu
