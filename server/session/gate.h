@@ -21,8 +21,14 @@ class ABSL_LOCKABLE Gate {
   void EnterAlone() ABSL_EXCLUSIVE_LOCK_FUNCTION();
   void LeaveAlone() ABSL_UNLOCK_FUNCTION();
 
+  // How many wait to go through alone, at this moment.
+  int waiting_alone() const {
+    MutexLock lock(&mutex_);
+    return waiting_alone_;
+  }
+
  private:
-  Mutex mutex_;
+  mutable Mutex mutex_;
   CondVar changed_;
   int users_ ABSL_GUARDED_BY(mutex_) = 0;
   int waiting_alone_ ABSL_GUARDED_BY(mutex_) = 0;

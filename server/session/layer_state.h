@@ -62,6 +62,7 @@ class LayerState {
 
  private:
   friend class LayerChange;
+  friend class LayerStatePeer;  // of tests: holds blocks, as a fork would
 
   bool WantsSample() const;
   // Residual directions to seal and to attend with; null: none (yet).

@@ -1,0 +1,46 @@
+#include "server/pages/memory_budget.h"
+
+#include <gtest/gtest.h>
+
+#include <limits>
+
+namespace oscarkv {
+namespace {
+
+TEST(MemoryBudgetTest, HoldsItsLimitOverAllKinds) {
+  MemoryBudget budget(100);
+  EXPECT_TRUE(budget.Reserve(MemoryKind::kPages, 60));
+  EXPECT_FALSE(budget.Reserve(MemoryKind::kWindow, 41));
+  EXPECT_TRUE(budget.Reserve(MemoryKind::kWindow, 40));
+  EXPECT_FALSE(budget.Reserve(MemoryKind::kPages, 1));
+  EXPECT_FALSE(budget.Reserve(MemoryKind::kPages, std::numeric_limits<std::int64_t>::max()));
+  EXPECT_TRUE(budget.Reserve(MemoryKind::kPages, 0));
+  EXPECT_EQ(budget.used(), 100);
+  EXPECT_EQ(budget.used(MemoryKind::kPages), 60);
+  EXPECT_EQ(budget.used(MemoryKind::kWindow), 40);
+  budget.Release(MemoryKind::kPages, 60);
+  EXPECT_EQ(budget.used(), 40);
+}
+
+TEST(MemoryReservationTest, ReleasesWhatItHolds) {
+  MemoryBudget budget(100);
+  {
+    MemoryReservation a(&budget, MemoryKind::kWindow);
+    ASSERT_TRUE(a.Grow(30));
+    EXPECT_FALSE(a.Grow(71));
+    EXPECT_EQ(a.bytes(), 30);
+    {
+      MemoryReservation b(&budget, MemoryKind::kWindow);
+      ASSERT_TRUE(b.Grow(20));
+      a.Absorb(&b);
+      EXPECT_EQ(b.bytes(), 0);
+    }
+    EXPECT_EQ(budget.used(MemoryKind::kWindow), 50);
+    a.Shrink(10);
+    EXPECT_EQ(budget.used(MemoryKind::kWindow), 40);
+  }
+  EXPECT_EQ(budget.used(), 0);
+}
+
+}  // namespace
+}  // namespace oscarkv

@@ -1,0 +1,176 @@
+#include "server/session/layer_change.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "tests/server/support/fake_backend.h"
+#include "tests/server/support/test_session.h"
+
+namespace oscarkv {
+
+class LayerStatePeer {
+ public:
+  // The sinks block, if any, and all window blocks.
+  static std::vector<BlockRef> Share(const LayerState& layer) {
+    std::vector<BlockRef> blocks;
+    if (layer.sinks_) blocks.push_back(layer.sinks_);
+    for (std::size_t i = 0; i < layer.window_.size(); ++i) {
+      blocks.push_back(layer.window_.block(i));
+    }
+    return blocks;
+  }
+};
+
+namespace {
+
+using ::testing::ElementsAreArray;
+
+class LayerChangeTest : public ::testing::Test {
+ protected:
+  // Does all steps of a change that appends `count` tokens, and seals `pages` before.
+  void Append(std::int32_t count, std::int64_t pages = 0, bool commit = true) {
+    const std::int64_t begin = layer_.length();
+    const std::vector<std::uint16_t> keys = source_.Keys(begin, count);
+    const std::vector<std::uint16_t> values = source_.Values(begin, count);
+    const std::vector<std::uint16_t> queries = source_.Queries(begin, count);
+    LayerChange change(&layer_, &pool_, &budget_);
+    ASSERT_TRUE(
+        change
+            .Prepare(
+                pages,
+                {.count = count,
+                 .dtype = spec_.storage,
+                 .keys = keys.data(),
+                 .values = values.data()},
+                {.dtype = spec_.storage, .data = queries.data(), .count = count, .begin = begin})
+            .ok());
+    std::vector<SealItem> seals(change.seal_items().begin(), change.seal_items().end());
+    ASSERT_TRUE(backend_.Seal(seals).ok());
+    change.Apply();
+    ASSERT_TRUE(backend_.Copy(change.copy_items()).ok());
+    ASSERT_TRUE(backend_.Append(change.append_items()).ok());
+    if (commit) change.Commit();
+  }
+
+  void ExpectTokens(std::int64_t length) {
+    ASSERT_EQ(layer_.length(), length);
+    std::vector<std::uint16_t> keys(static_cast<std::size_t>(length) * 128);
+    std::vector<std::uint16_t> values(keys.size());
+    const ReadItem item{.layer = layer_.View(),
+                        .begin = 0,
+                        .tokens = length,
+                        .keys = keys.data(),
+                        .values = values.data()};
+    ASSERT_TRUE(backend_.ReadTokens(std::span(&item, 1)).ok());
+    EXPECT_EQ(keys, source_.Keys(0, length));
+    EXPECT_EQ(values, source_.Values(0, length));
+  }
+
+  std::vector<std::byte> BytesOf(const BlockRef& block) {
+    std::vector<std::byte> bytes(static_cast<std::size_t>(block.bytes()));
+    EXPECT_TRUE(backend_.ReadBlock(block.id(), bytes).ok());
+    return bytes;
+  }
+
+  const LayerSpec spec_ = SmallLayer(0);
+  const Source source_{.spec = &spec_, .seed = 1};
+  FakeBackend backend_;
+  MemoryBudget budget_{1 << 30};
+  BlockPool pool_{&backend_, &budget_};
+  LayerState layer_{&spec_, 0, &budget_};
+};
+
+TEST_F(LayerChangeTest, FillsSinksThenWindow) {
+  Append(3);
+  EXPECT_EQ(pool_.blocks(), 1);
+  ExpectTokens(3);
+  Append(1);
+  EXPECT_EQ(pool_.blocks(), 1);
+  Append(32);
+  EXPECT_EQ(pool_.blocks(), 2);
+  Append(1);
+  EXPECT_EQ(pool_.blocks(), 3);
+  ExpectTokens(37);
+}
+
+TEST_F(LayerChangeTest, SealsPagesThatAWholeWindowFollows) {
+  Append(4 + 128 + 31);
+  EXPECT_EQ(layer_.SealablePages(layer_.length()), 0);
+  Append(1);
+  EXPECT_EQ(layer_.SealablePages(layer_.length()), 1);
+  Append(127);
+  EXPECT_EQ(layer_.SealablePages(layer_.length()), 1);
+  Append(1);
+  EXPECT_EQ(layer_.SealablePages(layer_.length()), 2);
+  Append(1, 2);
+  EXPECT_EQ(layer_.Stats().sealed_tokens, 256);
+  EXPECT_EQ(layer_.Stats().pages_sealed_without_queries, 0);
+  ExpectTokens(4 + 256 + 33);
+}
+
+TEST_F(LayerChangeTest, UndoneChangeLeavesNoTrace) {
+  for (const std::int32_t before : {0, 2, 4, 36, 37, 164, 180, 300}) {
+    layer_.Truncate(0);
+    if (before > 0) Append(before);
+    const LayerView view = layer_.View();
+    const std::vector<BlockId> window(view.window.begin(), view.window.end());
+    const std::int64_t window_begin = view.window_begin;
+    const LayerStats stats = layer_.Stats();
+    const std::int64_t used = budget_.used();
+    Append(70, layer_.SealablePages(layer_.length()), /*commit=*/false);
+    ExpectTokens(before);
+    EXPECT_EQ(budget_.used(), used);
+    EXPECT_EQ(pool_.blocks(), backend_.blocks());
+    EXPECT_THAT(layer_.View().window, ElementsAreArray(window));
+    EXPECT_EQ(layer_.View().window_begin, window_begin);
+    EXPECT_EQ(layer_.View().directions, nullptr);
+    EXPECT_TRUE(layer_.View().pages.empty());
+    EXPECT_EQ(layer_.Stats().window_bytes, stats.window_bytes);
+  }
+}
+
+// A block that someone else holds too is never written, whether or not the change is undone.
+TEST_F(LayerChangeTest, CopiesASharedPartlyFilledBlock) {
+  for (const bool commit : {false, true}) {
+    for (const std::int32_t before : {1, 4, 5, 36, 40}) {
+      layer_.Truncate(0);
+      Append(before);
+      const std::vector<BlockRef> shared = LayerStatePeer::Share(layer_);
+      std::vector<std::vector<std::byte>> bytes;
+      for (const BlockRef& block : shared) bytes.push_back(BytesOf(block));
+      Append(40, 0, commit);
+      ExpectTokens(before + (commit ? 40 : 0));
+      for (std::size_t i = 0; i < shared.size(); ++i) EXPECT_EQ(BytesOf(shared[i]), bytes[i]);
+    }
+  }
+}
+
+TEST_F(LayerChangeTest, TruncatesExactlyAtEveryLength) {
+  for (std::int64_t length = 0; length <= 310; length += 3) {
+    layer_.Truncate(0);
+    EXPECT_EQ(budget_.used(), 0);
+    Append(300);
+    Append(10, layer_.SealablePages(layer_.length()));
+    layer_.Truncate(length);
+    ExpectTokens(length);
+    Append(400, layer_.SealablePages(layer_.length()));
+    Append(1, layer_.SealablePages(layer_.length()));
+    ExpectTokens(length + 401);
+    EXPECT_GE(layer_.Stats().sealed_tokens, 256);
+  }
+}
+
+TEST_F(LayerChangeTest, SampleIsCountedAndEndsWithTheLayersNeed) {
+  Append(100);  // positions 16, 32, ... 96: those from the first page on
+  const std::int64_t row = 2 * 4 * 64;
+  const std::int64_t blocks = layer_.View().window.size() * 32 * 2 * 2 * 128 + 4 * 2 * 2 * 128;
+  EXPECT_EQ(layer_.Stats().window_bytes, blocks + 6 * row);
+  layer_.Truncate(64);  // 16, 32, 48 stay
+  EXPECT_EQ(layer_.Stats().window_bytes, (2 * 32 + 4) * 2 * 2 * 128 + 3 * row);
+}
+
+}  // namespace
+}  // namespace oscarkv

@@ -1,0 +1,234 @@
+// Random requests, right and wrong, against a plain model of what a store should do. Over a backend
+// whose pages lose nothing, so that every answer is known exactly.
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <map>
+#include <optional>
+#include <random>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "server/session/session_store.h"
+#include "tests/server/support/fake_backend.h"
+#include "tests/server/support/plain_attention.h"
+#include "tests/server/support/test_session.h"
+
+namespace oscarkv {
+namespace {
+
+constexpr int kLayers = 2;
+
+struct ModelLayer {
+  PlainTokens tokens;
+  std::optional<std::pair<std::int64_t, std::int32_t>> last;  // start and count
+};
+
+struct ModelSession {
+  std::uint64_t generation = 0;
+  std::uint64_t seed = 0;
+  std::vector<ModelLayer> layers{kLayers};
+};
+
+SessionConfig ModelConfig(const std::string& id) {
+  SessionConfig config = SmallSession(id, kLayers);
+  config.layers[1].codec.window = 5;
+  config.layers[1].codec.sinks = 0;
+  config.layers[1].sliding_window = 40;
+  config.layers[1].softcap = 20;
+  config.layers[1].sink_logits = {0.5F, -1, 2, 0};
+  return config;
+}
+
+class ModelTest : public ::testing::TestWithParam<int> {
+ protected:
+  int Draw(int from, int to) { return std::uniform_int_distribution<int>(from, to)(random_); }
+  bool OneIn(int n) { return Draw(1, n) == 1; }
+  std::string DrawId() { return std::string(1, static_cast<char>('a' + Draw(0, 3))); }
+  Source SourceOf(const ModelSession& session, int layer) const {
+    return {.spec = &specs_.layers[layer], .seed = session.seed * kLayers + layer};
+  }
+
+  void Create(const std::string& id) {
+    const absl::StatusOr<SessionInfo> info = store_.Create(ModelConfig(id));
+    ASSERT_TRUE(info.ok());
+    const auto it = model_.find(id);
+    if (it != model_.end()) {
+      EXPECT_EQ(info->generation, it->second.generation);
+      return;
+    }
+    EXPECT_GT(info->generation, last_generation_);
+    last_generation_ = info->generation;
+    model_[id] = {.generation = info->generation, .seed = seeds_++};
+  }
+
+  void Delete(const std::string& id) {
+    const auto it = model_.find(id);
+    const std::uint64_t wrong = OneIn(3) ? 1'000'000 : 0;
+    const absl::Status status = store_.Delete(id, wrong);
+    if (it == model_.end()) {
+      EXPECT_EQ(status.code(), absl::StatusCode::kNotFound);
+    } else if (wrong != 0) {
+      EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+    } else {
+      EXPECT_TRUE(status.ok());
+      model_.erase(it);
+    }
+  }
+
+  void Truncate(const std::string& id) {
+    const auto it = model_.find(id);
+    if (it == model_.end()) {
+      EXPECT_EQ(store_.Truncate(id, 1, 0).status().code(), absl::StatusCode::kNotFound);
+      return;
+    }
+    ModelSession& session = it->second;
+    std::int64_t longest = 0;
+    for (const ModelLayer& layer : session.layers) {
+      longest = std::max(longest, layer.tokens.length);
+    }
+    const std::int64_t length = OneIn(2) ? longest - std::min<std::int64_t>(longest, Draw(0, 3))
+                                         : Draw(0, static_cast<int>(longest) + 1);
+    const absl::StatusOr<SessionInfo> info = store_.Truncate(id, session.generation, length);
+    ASSERT_EQ(info.ok(), length <= longest);
+    if (!info.ok()) return;
+    EXPECT_GT(info->generation, last_generation_);
+    last_generation_ = session.generation = info->generation;
+    for (int i = 0; i < kLayers; ++i) {
+      ModelLayer& layer = session.layers[i];
+      layer.last.reset();
+      layer.tokens.length = std::min(layer.tokens.length, length);
+      Resize(&layer.tokens);
+    }
+  }
+
+  static void Resize(PlainTokens* tokens) {
+    tokens->keys.resize(static_cast<std::size_t>(tokens->length) * 2 * 64);
+    tokens->values.resize(static_cast<std::size_t>(tokens->length) * 2 * 64);
+  }
+
+  // An append or attend of one session: a new one, a repeat, or one that is wrong somehow.
+  void AppendOrAttend(const std::string& id) {
+    const auto it = model_.find(id);
+    ModelSession nobody;
+    ModelSession& session = it == model_.end() ? nobody : it->second;
+    const int layer = Draw(0, kLayers - 1);
+    ModelLayer& model = session.layers[layer];
+    const bool attend = OneIn(2);
+    std::int64_t begin = model.tokens.length;
+    std::int32_t count = OneIn(4) ? Draw(1, 300) : Draw(attend ? 0 : 1, 9);
+    const bool repeat = model.last && OneIn(4);
+    if (repeat) std::tie(begin, count) = *model.last;
+    const Source source = SourceOf(session, layer);
+    Request request = attend
+                          ? AttendRequest(id, session.generation, source, begin, count, Draw(1, 3))
+                          : AppendRequest(id, session.generation, source, begin, count, OneIn(2));
+    absl::StatusCode expected = absl::StatusCode::kOk;
+    Spoil(&request, repeat, &expected);
+    if (it == model_.end()) expected = absl::StatusCode::kNotFound;
+    const absl::Status status =
+        attend ? Attend(&store_, layer, &request) : Append(&store_, layer, &request);
+    ASSERT_EQ(status.code(), expected) << status;
+    if (status.ok() && !repeat && count > 0) {
+      model.tokens.keys.insert(model.tokens.keys.end(), request.keys.begin(), request.keys.end());
+      model.tokens.values.insert(model.tokens.values.end(), request.values.begin(),
+                                 request.values.end());
+      model.tokens.length += count;
+      model.last = {begin, count};
+    }
+    EXPECT_EQ(request.item.repeated, status.ok() && repeat);
+    EXPECT_EQ(request.item.length_after, model.tokens.length);
+    EXPECT_EQ(request.item.generation_after, session.generation);
+    if (status.ok() && attend) ExpectAnswer(source, model.tokens, request);
+  }
+
+  // Makes one request in eight wrong.
+  void Spoil(Request* request, bool repeat, absl::StatusCode* expected) {
+    if (!OneIn(8)) return;
+    *expected = absl::StatusCode::kFailedPrecondition;
+    if (OneIn(2)) {
+      ++request->item.generation;
+    } else if (repeat && OneIn(2)) {
+      request->values[5] ^= 1;  // other bytes at the place of the last append
+    } else {
+      request->item.expected_length = *request->item.expected_length + 1000;
+    }
+  }
+
+  void ExpectAnswer(const Source& source, const PlainTokens& tokens, const Request& request) {
+    std::vector<float> outputs(request.outputs.size());
+    std::vector<float> log_sum_exps(request.log_sum_exps.size());
+    PlainAttend(*source.spec, tokens,
+                {.data = request.queries.data(),
+                 .count = request.item.num_queries,
+                 .begin = tokens.length - request.item.num_queries},
+                outputs.data(), log_sum_exps.data());
+    EXPECT_EQ(request.outputs, outputs);
+    EXPECT_EQ(request.log_sum_exps, log_sum_exps);
+  }
+
+  void ExpectState() {
+    const std::vector<SessionInfo> infos = store_.List("", 100, std::nullopt);
+    ASSERT_EQ(infos.size(), model_.size());
+    std::int64_t resident = 0;
+    auto it = model_.begin();
+    for (const SessionInfo& info : infos) {
+      const auto& [id, session] = *it++;
+      ASSERT_EQ(info.config->id, id);
+      EXPECT_EQ(info.generation, session.generation);
+      std::int64_t committed = info.layers[0].length;
+      for (int i = 0; i < kLayers; ++i) {
+        committed = std::min(committed, info.layers[i].length);
+        EXPECT_EQ(info.layers[i].length, session.layers[i].tokens.length);
+        const Tokens tokens = *ReadAll(store_, id, i);
+        EXPECT_EQ(tokens.keys, session.layers[i].tokens.keys);
+        EXPECT_EQ(tokens.values, session.layers[i].tokens.values);
+      }
+      EXPECT_EQ(info.committed_length, committed);
+      resident += info.resident_bytes;
+    }
+    EXPECT_EQ(store_.Totals().resident_bytes, resident);
+    if (model_.empty()) {
+      EXPECT_EQ(backend_.blocks(), 0);
+    }
+  }
+
+  std::mt19937 random_{static_cast<std::uint32_t>(GetParam())};
+  const SessionConfig specs_ = ModelConfig("");
+  FakeBackend backend_;
+  SessionStore store_{&backend_,
+                      {.memory_budget_bytes = 1 << 30, .settle_after = absl::InfiniteDuration()}};
+  std::map<std::string, ModelSession> model_;
+  std::uint64_t last_generation_ = 0;
+  std::uint64_t seeds_ = 1;
+};
+
+TEST_P(ModelTest, StoreDoesAsTheModel) {
+  const int steps = std::getenv("OSCARKV_TEST_FULL") ? 10000 : 500;
+  for (int step = 0; step < steps && !HasFailure(); ++step) {
+    const std::string id = DrawId();
+    const int action = Draw(0, 99);
+    if (action < 6) {
+      Create(id);
+    } else if (action < 8) {
+      Delete(id);
+    } else if (action < 14) {
+      Truncate(id);
+    } else if (action < 16) {
+      store_.Settle();
+    } else {
+      AppendOrAttend(id);
+    }
+    if (step % 20 == 0) ExpectState();
+  }
+  ExpectState();
+}
+
+INSTANTIATE_TEST_SUITE_P(Seeds, ModelTest, ::testing::Range(0, 6));
+
+}  // namespace
+}  // namespace oscarkv

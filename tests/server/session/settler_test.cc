@@ -1,0 +1,92 @@
+#include "server/session/settler.h"
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <string>
+#include <thread>
+
+#include "server/session/session_store.h"
+#include "tests/server/support/fake_backend.h"
+#include "tests/server/support/faulty_backend.h"
+#include "tests/server/support/test_session.h"
+
+namespace oscarkv {
+namespace {
+
+class SettlerTest : public ::testing::Test {
+ protected:
+  void AppendTokens(SessionStore* store, int layer, std::int64_t begin, std::int32_t count) {
+    const SessionInfo info = *store->Get("s");
+    const Source source{.spec = &info.config->layers[layer], .seed = 3};
+    Request request = AppendRequest("s", info.generation, source, begin, count, true);
+    ASSERT_TRUE(Append(store, layer, &request).ok()) << request.item.status;
+  }
+  static std::int64_t Sealed(const SessionStore& store, int layer = 0) {
+    return store.Get("s")->layers[layer].sealed_tokens;
+  }
+  // Waits, long if it must, for what happens in the background.
+  template <typename Condition>
+  static bool Eventually(Condition condition) {
+    for (int i = 0; i < 2000; ++i) {
+      if (condition()) return true;
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    }
+    return false;
+  }
+
+  FakeBackend fake_;
+  FaultyBackend backend_{&fake_};
+};
+
+TEST_F(SettlerTest, SealsIdleSessions) {
+  SessionStore store(&backend_,
+                     {.memory_budget_bytes = 1 << 28, .settle_after = absl::Milliseconds(1)});
+  ASSERT_TRUE(store.Create(SmallSession("s", 2)).ok());
+  AppendTokens(&store, 0, 0, 4 + 128 * 40 + 31);
+  AppendTokens(&store, 1, 0, 4 + 128 * 40 + 31);
+  EXPECT_TRUE(Eventually([&] { return Sealed(store, 1) == 128 * 39; }));
+  EXPECT_EQ(Sealed(store, 0), 128 * 39);
+  AppendTokens(&store, 0, 4 + 128 * 40 + 31, 1);
+  AppendTokens(&store, 1, 4 + 128 * 40 + 31, 1);
+  EXPECT_TRUE(Eventually([&] { return Sealed(store, 1) == 128 * 40; }));
+}
+
+TEST_F(SettlerTest, LeavesSessionsAloneInTheMiddleOfAStep) {
+  SessionStore store(&backend_,
+                     {.memory_budget_bytes = 1 << 28, .settle_after = absl::InfiniteDuration()});
+  ASSERT_TRUE(store.Create(SmallSession("s", 2)).ok());
+  AppendTokens(&store, 0, 0, 300);
+  store.Settle();
+  EXPECT_EQ(Sealed(store), 0);
+  AppendTokens(&store, 1, 0, 300);
+  store.Settle();
+  EXPECT_EQ(Sealed(store, 0), 256);
+  EXPECT_EQ(Sealed(store, 1), 256);
+}
+
+TEST_F(SettlerTest, CountsFailuresAndTriesAgain) {
+  SessionStore store(&backend_,
+                     {.memory_budget_bytes = 1 << 28, .settle_after = absl::InfiniteDuration()});
+  ASSERT_TRUE(store.Create(SmallSession("s")).ok());
+  AppendTokens(&store, 0, 0, 300);
+  for (int call = 0; call < 2; ++call) {  // the allocation, then the seal
+    backend_.FailCall(call, KernelStatus::ResourceExhausted("full"));
+    store.Settle();
+    EXPECT_TRUE(backend_.struck());
+    EXPECT_EQ(store.Totals().settle_failures, call + 1);
+    EXPECT_EQ(Sealed(store), 0);
+  }
+  store.Settle();
+  EXPECT_EQ(Sealed(store), 256);
+  EXPECT_EQ(store.Totals().settle_failures, 2);
+}
+
+TEST_F(SettlerTest, EndsWithoutWaitingForItsNextPass) {
+  for (int i = 0; i < 100; ++i) {
+    const SessionStore store(&backend_, {.memory_budget_bytes = 1, .settle_after = absl::Hours(1)});
+  }
+}
+
+}  // namespace
+}  // namespace oscarkv

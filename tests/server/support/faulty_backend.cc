@@ -1,0 +1,48 @@
+#include "tests/server/support/faulty_backend.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "kernels/api/page_layout.h"
+
+namespace oscarkv {
+
+KernelStatus FaultyBackend::After(const char* name, KernelStatus done) {
+  ++calls_[name];
+  if (calls_left_ < 0 || calls_left_-- > 0) return done;
+  return status_;
+}
+
+KernelStatus FaultyBackend::Allocate(std::int64_t bytes, std::span<BlockId> blocks) {
+  if (KernelStatus status = After("Allocate", KernelStatus::Ok()); !status.ok()) return status;
+  return inner_->Allocate(bytes, blocks);
+}
+
+KernelStatus FaultyBackend::Append(std::span<const AppendItem> items) {
+  return After("Append", inner_->Append(items));
+}
+
+KernelStatus FaultyBackend::Attend(std::span<const AttendItem> items) {
+  return After("Attend", inner_->Attend(items));
+}
+
+KernelStatus FaultyBackend::Seal(std::span<SealItem> items) {
+  KernelStatus status = After("Seal", inner_->Seal(items));
+  if (!status.ok()) return status;
+  for (const SealItem& item : items) {
+    std::vector<std::byte> bytes(static_cast<std::size_t>(PageLayout(*item.spec).bytes));
+    if (KernelStatus read = inner_->ReadBlock(item.page, bytes); !read.ok()) return read;
+    pages_.push_back(std::move(bytes));
+  }
+  return status;
+}
+
+KernelStatus FaultyBackend::ReadTokens(std::span<const ReadItem> items) {
+  return After("ReadTokens", inner_->ReadTokens(items));
+}
+
+KernelStatus FaultyBackend::Copy(std::span<const CopyItem> items) {
+  return After("Copy", inner_->Copy(items));
+}
+
+}  // namespace oscarkv

@@ -1,0 +1,61 @@
+// A decorator that lets one call of a backend fail: the n-th one from when it was armed. The call
+// may have done its work before, as the contract of Backend allows for output blocks and spans.
+//
+// Thread-safety: none but the inner backend's; arm it while nothing runs.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "kernels/api/backend.h"
+
+namespace oscarkv {
+
+class FaultyBackend : public Backend {
+ public:
+  explicit FaultyBackend(Backend* inner) : inner_(inner) {}
+
+  // Call number `call` from now on, from 0, fails with `status`.
+  void FailCall(int call, KernelStatus status) {
+    calls_left_ = call;
+    status_ = std::move(status);
+  }
+  void Disarm() { calls_left_ = -1; }
+  // Whether the fault that was armed last has struck.
+  bool struck() const { return calls_left_ < 0; }
+
+  // Calls that went well, by name of the operation.
+  const std::map<std::string, int>& calls() const { return calls_; }
+  // The bytes of all pages sealed, in the order of sealing.
+  const std::vector<std::vector<std::byte>>& pages() const { return pages_; }
+
+  BackendInfo Info() const override { return inner_->Info(); }
+  KernelStatus Allocate(std::int64_t bytes, std::span<BlockId> blocks) override;
+  void Free(std::span<const BlockId> blocks) override { inner_->Free(blocks); }
+  KernelStatus Append(std::span<const AppendItem> items) override;
+  KernelStatus Attend(std::span<const AttendItem> items) override;
+  KernelStatus Seal(std::span<SealItem> items) override;
+  KernelStatus ReadTokens(std::span<const ReadItem> items) override;
+  KernelStatus Copy(std::span<const CopyItem> items) override;
+  KernelStatus ReadBlock(BlockId block, std::span<std::byte> bytes) override {
+    return inner_->ReadBlock(block, bytes);
+  }
+  KernelStatus WriteBlock(BlockId block, std::span<const std::byte> bytes) override {
+    return inner_->WriteBlock(block, bytes);
+  }
+
+ private:
+  // Counts a call that `done` tells the result of, and turns it into a failure if it is its turn.
+  KernelStatus After(const char* name, KernelStatus done);
+
+  Backend* const inner_;
+  int calls_left_ = -1;
+  KernelStatus status_;
+  std::map<std::string, int> calls_;
+  std::vector<std::vector<std::byte>> pages_;
+};
+
+}  // namespace oscarkv
