@@ -232,9 +232,15 @@ make_venv() {
     run rm -rf "$VENV"
     run "$python" -m venv "$VENV"
   fi
-  run "$VENV/bin/python" -m pip install -q --disable-pip-version-check --no-deps --retries 5 \
-    --force-reinstall "${arguments[@]}"
+  # What is there is left alone, so that builds which use it need not start again; unless it turns
+  # out to be incomplete.
+  pip_install "${arguments[@]}"
+  venv_holds "$@" 2>/dev/null || pip_install --force-reinstall "${arguments[@]}"
   venv_holds "$@"
+}
+
+pip_install() {
+  run "$VENV/bin/python" -m pip install -q --disable-pip-version-check --no-deps --retries 5 "$@"
 }
 
 # ------------------------------------------------------------------------------------------ set-up
@@ -261,7 +267,7 @@ make_python() {
   local site
   site=$(echo "$VENV"/lib/python3*/site-packages)
   mkdir -p "$BUILD/googleapis/google/rpc"
-  cp "$site"/google/rpc/{status,error_details}.proto "$BUILD/googleapis/google/rpc/"
+  cp -u "$site"/google/rpc/{status,error_details}.proto "$BUILD/googleapis/google/rpc/"
 }
 
 # ------------------------------------------------------------------------------------------- build
