@@ -17,6 +17,8 @@ namespace oscarkv::oracle {
 
 // H of order dim (kernels/codec/hadamard.h), row-major.
 std::vector<double> HadamardMatrix(int dim);
+// Each row of x[rows][dim] times H, or times its transpose.
+void RotateRows(std::vector<double>& x, int dim, bool back);
 
 // Rounded to nearest even; fp16 saturates at +-65504.
 double RoundToFP16(double x);
@@ -53,6 +55,9 @@ struct PageHead {
   std::vector<double> raw_keys;  // 16 bits: [kPageTokens][key_dim]
   std::vector<double> raw_values;
 };
+
+// Whether pages hold token norms.
+bool HasNorms(const LayerSpec& spec);
 
 PageHead ReadPageHead(const LayerSpec& spec, const std::byte* page, int head);
 

@@ -33,6 +33,9 @@ KernelStatus ResolvePages(const BlockMemory& memory, const LayerView& view, Laye
     if (!status.ok()) return status;
     layer->pages.push_back({bytes, page.begin, page.tokens});
   }
+  if (layer->window_tokens > 0 && end > layer->window_begin) {
+    return KernelStatus::InvalidArgument("pages overlap the window");
+  }
   return KernelStatus::Ok();
 }
 

@@ -1,8 +1,11 @@
 // Executor on oneTBB.
 #include <oneapi/tbb/blocked_range.h>
+#include <oneapi/tbb/global_control.h>
 #include <oneapi/tbb/info.h>
 #include <oneapi/tbb/parallel_for.h>
 #include <oneapi/tbb/task_arena.h>
+
+#include <algorithm>
 
 #include "kernels/cpu/executor.h"
 
@@ -11,7 +14,12 @@ namespace {
 
 class TbbExecutor : public Executor {
  public:
-  explicit TbbExecutor(int threads) : threads_(threads), arena_(threads) {}
+  explicit TbbExecutor(int threads)
+      : threads_(threads),
+        // oneTBB counts processors; more threads than these must be allowed.
+        allowed_(tbb::global_control::max_allowed_parallelism,
+                 std::max(threads, tbb::info::default_concurrency())),
+        arena_(threads) {}
 
   int threads() const override { return threads_; }
 
@@ -32,6 +40,7 @@ class TbbExecutor : public Executor {
 
  private:
   const int threads_;
+  const tbb::global_control allowed_;
   tbb::task_arena arena_;
 };
 
