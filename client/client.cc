@@ -34,7 +34,6 @@ std::unique_ptr<Stub> NewStub(const std::string& address, const ClientOptions& o
   arguments.SetMaxSendMessageSize(ToChannelLimit(max_send));
   arguments.SetMaxReceiveMessageSize(ToChannelLimit(max_receive));
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, kReconnectMilliseconds);
-  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, kReconnectMilliseconds);
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, kMaxReconnectMilliseconds);
   arguments.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);  // of its own: which calls may be is known here
   const auto credentials =

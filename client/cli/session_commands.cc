@@ -1,5 +1,6 @@
 #include <optional>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "client/cli/commands.h"
@@ -72,6 +73,12 @@ absl::Status RunDelete(const CommandContext& context, const std::string& address
   return absl::OkStatus();
 }
 
+// "" or what is wrong, as the parser wants it.
+std::string CheckGeneration(const std::string& text) {
+  std::uint64_t generation = 0;
+  return absl::SimpleAtoi(text, &generation) ? "" : "not a generation: " + text;
+}
+
 struct Command {
   CLI::App& app;
   const CLI::Option& address;
@@ -113,7 +120,7 @@ void AddDeleteCommand(CLI::App& group, CommandContext& context) {
   const auto* id = remove.app.add_option("session", "Its id")->required();
   const auto* generation =
       remove.app.add_option("--generation", "Only if it is of this generation")
-          ->check(CLI::TypeValidator<std::uint64_t>());
+          ->check(CheckGeneration, "NUMBER");
   remove.app.callback([&context, remove, id, generation] {
     context.run = [&context, remove, id, generation] {
       const std::uint64_t only = generation->empty() ? 0 : generation->as<std::uint64_t>();

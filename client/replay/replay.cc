@@ -119,9 +119,10 @@ void Summarize(const LayerReplays& replays, ReplayReport& report) {
 }  // namespace
 
 v1::DataType StorageOf(const Recording& recording) {
-  const bool all_fp16 =
-      std::all_of(recording.layers().begin(), recording.layers().end(),
-                  [](const RecordedLayer& layer) { return layer.key.dtype == DType::kFP16; });
+  const bool all_fp16 = std::all_of(
+      recording.layers().begin(), recording.layers().end(), [](const RecordedLayer& layer) {
+        return layer.key.dtype == DType::kFP16 && layer.value.dtype == DType::kFP16;
+      });
   return all_fp16 ? v1::DATA_TYPE_FP16 : v1::DATA_TYPE_BF16;
 }
 

@@ -60,8 +60,8 @@ struct ReplayReport {
 absl::StatusOr<ReplayReport> Replay(Client& client, const Recording& recording,
                                     const ReplayOptions& options);
 
-// In which 16-bit type a session keeps this recording: fp16 for F16; bf16 for BF16 and for F32,
-// which is rounded to it.
+// In which 16-bit type a session keeps this recording: fp16 if all keys and values are F16, else
+// bf16, to which F32 is rounded.
 v1::DataType StorageOf(const Recording& recording);
 
 }  // namespace oscarkv

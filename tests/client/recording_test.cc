@@ -136,7 +136,10 @@ INSTANTIATE_TEST_SUITE_P(
                 b.tensors["layers.7.key"]["shape"] = {10, 1, 64};
               },
               "10 keys"},
-        Fault{"HeadsDiffer", [](auto& b) { b.tensors["layers.7.key"]["shape"] = {5, 1, 128}; },
+        Fault{"HeadsDiffer",
+              [](auto& b) {
+                b.tensors["layers.7.key"]["shape"] = {5, 1, 128};
+              },
               "differ in heads"},
         Fault{"WidthsDiffer",
               [](auto& b) {

@@ -1,0 +1,280 @@
+#include "client/cli/cli.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <sstream>
+
+#include "client/cli/progress_bar.h"
+#include "client/cli/table.h"
+#include "client/client.h"
+#include "client/replay/local_server.h"
+#include "tests/client/recording_builder.h"
+
+namespace oscarkv {
+namespace {
+
+using nlohmann::json;
+using testing::HasSubstr;
+using testing::StartsWith;
+
+struct Result {
+  int code = 0;
+  std::string out;
+  std::string err;
+};
+
+Result Oscarkv(std::vector<std::string> arguments) {
+  arguments.insert(arguments.begin(), "oscarkv");
+  std::vector<const char*> argv;
+  for (const std::string& argument : arguments) argv.push_back(argument.c_str());
+  std::ostringstream out, err;
+  const int code = RunCommandLine(static_cast<int>(argv.size()), argv.data(), out, err);
+  return {code, out.str(), err.str()};
+}
+
+std::set<std::string> KeysOf(const json& object) {
+  std::set<std::string> keys;
+  for (const auto& [key, value] : object.items()) keys.insert(key);
+  return keys;
+}
+
+std::string DataPath(const std::string& name) {
+  return std::string(OSCARKV_TEST_DATA) + "/" + name + ".safetensors";
+}
+
+class CliTest : public testing::Test {
+ protected:
+  static void SetUpTestSuite() { server_ = LocalServer::Start().value(); }
+  static void TearDownTestSuite() { server_.reset(); }
+  void SetUp() override { unsetenv("OSCARKV_ADDRESS"); }
+
+  static std::string address() { return server_->address(); }
+  static void CreateSession(const std::string& id, const std::string& tenant) {
+    v1::CreateSessionRequest request;
+    request.set_session(id);
+    request.set_tenant(tenant);
+    request.set_model("Test-1B");
+    v1::LayerSpec& layer = *request.add_layers();
+    layer.set_layer(5);
+    layer.set_query_heads(4);
+    layer.set_kv_heads(2);
+    layer.set_key_dim(64);
+    ASSERT_TRUE(Client::Connect(address()).value()->CreateSession(request).ok());
+  }
+
+  static inline std::unique_ptr<LocalServer> server_;
+};
+
+TEST_F(CliTest, WrongUsageIsTwo) {
+  for (const std::vector<std::string>& arguments :
+       std::vector<std::vector<std::string>>{{},
+                                             {"frobnicate"},
+                                             {"--frobnicate"},
+                                             {"info", "extra"},
+                                             {"info", "--frobnicate"},
+                                             {"session"},
+                                             {"session", "get"},
+                                             {"session", "delete", "x", "--generation", "-1"},
+                                             {"session", "delete", "x", "--generation", "many"},
+                                             {"inspect"},
+                                             {"replay"},
+                                             {"replay", "x", "--positions", "0"},
+                                             {"replay", "x", "--positions", "many"},
+                                             {"replay", "x", "--profile", "sparse"}}) {
+    const Result result = Oscarkv(arguments);
+    EXPECT_EQ(result.code, 2) << testing::PrintToString(arguments);
+    EXPECT_EQ(result.out, "");
+    EXPECT_NE(result.err, "");
+  }
+}
+
+TEST_F(CliTest, HelpAndVersionAreZero) {
+  EXPECT_THAT(Oscarkv({"--version"}).out, StartsWith("oscarkv " OSCARKV_VERSION));
+  for (const std::vector<std::string>& arguments :
+       std::vector<std::vector<std::string>>{{"--version"},
+                                             {"--help"},
+                                             {"info", "--help"},
+                                             {"session", "--help"},
+                                             {"session", "list", "--help"},
+                                             {"replay", "--help"},
+                                             {"inspect", "--help"}}) {
+    const Result result = Oscarkv(arguments);
+    EXPECT_EQ(result.code, 0);
+    EXPECT_NE(result.out, "");
+    EXPECT_EQ(result.err, "");
+  }
+}
+
+TEST_F(CliTest, FailuresAreOneAndSayWhy) {
+  Result result = Oscarkv({"info", "--address", "unix:/nonexistent/socket"});
+  EXPECT_EQ(result.code, 1);
+  EXPECT_EQ(result.out, "");
+  EXPECT_THAT(result.err, HasSubstr("UNAVAILABLE: no answer from unix:/nonexistent/socket"));
+
+  for (const char* command : {"get", "delete"}) {
+    result = Oscarkv({"session", command, "none", "--address", address(), "--json"});
+    EXPECT_EQ(result.code, 1);
+    EXPECT_EQ(result.out, "");
+    EXPECT_THAT(result.err, HasSubstr("NOT_FOUND"));
+    EXPECT_THAT(result.err, HasSubstr("reason: SESSION_NOT_FOUND"));
+  }
+  for (const char* command : {"inspect", "replay"}) {
+    result = Oscarkv({command, "/nonexistent/file"});
+    EXPECT_EQ(result.code, 1);
+    EXPECT_THAT(result.err, HasSubstr("/nonexistent/file"));
+    const TemporaryFile bad("this is no recording");
+    result = Oscarkv({command, bad.path()});
+    EXPECT_EQ(result.code, 1);
+    EXPECT_THAT(result.err, HasSubstr("DATA_LOSS"));
+  }
+}
+
+TEST_F(CliTest, InfoShowsTheServer) {
+  EXPECT_THAT(Oscarkv({"info", "--address", address()}).out, HasSubstr("PROFILE_DENSE"));
+  const Result result = Oscarkv({"info", "--json", "--address", address()});
+  EXPECT_EQ(result.code, 0) << result.err;
+  EXPECT_EQ(json::parse(result.out)["version"], OSCARKV_VERSION);
+}
+
+TEST_F(CliTest, TheAddressMayComeFromTheEnvironment) {
+  setenv("OSCARKV_ADDRESS", address().c_str(), 1);
+  EXPECT_EQ(Oscarkv({"info"}).code, 0);
+  EXPECT_EQ(Oscarkv({"info", "--address", "unix:/nonexistent/socket"}).code, 1);
+  setenv("OSCARKV_ADDRESS", "unix:/nonexistent/socket", 1);
+  EXPECT_EQ(Oscarkv({"info"}).code, 1);
+  EXPECT_EQ(Oscarkv({"replay", DataPath("gemma3-270m")}).code, 1);
+  EXPECT_EQ(Oscarkv({"info", "--address", address()}).code, 0);
+}
+
+TEST_F(CliTest, SessionsAreListedShownAndDeleted) {
+  CreateSession("s-1", "red");
+  CreateSession("s-2", "");
+  Result result = Oscarkv({"session", "list", "--address", address()});
+  EXPECT_EQ(result.code, 0) << result.err;
+  EXPECT_THAT(result.out, HasSubstr("s-1"));
+  EXPECT_THAT(result.out, HasSubstr("s-2"));
+
+  result = Oscarkv({"session", "list", "--address", address(), "--tenant", "red", "--json"});
+  json listed = json::parse(result.out)["sessions"];
+  ASSERT_EQ(listed.size(), 1u);
+  EXPECT_EQ(listed[0]["id"], "s-1");
+  listed =
+      json::parse(Oscarkv({"session", "list", "--address", address(), "--tenant", "", "--json"})
+                      .out)["sessions"];
+  ASSERT_EQ(listed.size(), 1u);
+  EXPECT_EQ(listed[0]["id"], "s-2");
+
+  result = Oscarkv({"session", "get", "s-1", "--address", address()});
+  EXPECT_THAT(result.out, HasSubstr("64/64"));
+  result = Oscarkv({"session", "get", "s-1", "--address", address(), "--json"});
+  const json session = json::parse(result.out);
+  EXPECT_EQ(session["id"], "s-1");
+  EXPECT_EQ(session["model"], "Test-1B");
+
+  const std::string other =
+      std::to_string(std::stoull(session["generation"].get<std::string>()) + 1);
+  EXPECT_EQ(
+      Oscarkv({"session", "delete", "s-1", "--generation", other, "--address", address()}).code, 1);
+  EXPECT_EQ(Oscarkv({"session", "delete", "s-1", "--address", address()}).code, 0);
+  result = Oscarkv({"session", "delete", "s-2", "--address", address(), "--json"});
+  EXPECT_EQ(result.code, 0);
+  EXPECT_EQ(json::parse(result.out), json::object());
+  EXPECT_EQ(Oscarkv({"session", "get", "s-1", "--address", address()}).code, 1);
+}
+
+TEST_F(CliTest, InspectShowsARecording) {
+  EXPECT_THAT(Oscarkv({"inspect", DataPath("gemma3-270m")}).out, HasSubstr("256/256"));
+  const json recording = json::parse(Oscarkv({"inspect", "--json", DataPath("gemma3-270m")}).out);
+  EXPECT_EQ(recording["layers"][0]["softcap"], nullptr);
+  EXPECT_EQ(recording["layers"][0]["key"]["shape"], json({1000, 1, 256}));
+  EXPECT_EQ(recording["layers"][1]["sliding_window"], 512);
+}
+
+void CheckReplayObject(const json& report) {
+  EXPECT_EQ(KeysOf(report), (std::set<std::string>{"model", "profile", "layers", "summary"}));
+  for (const json& layer : report["layers"]) {
+    EXPECT_EQ(KeysOf(layer), (std::set<std::string>{"layer", "tokens", "bits_per_value",
+                                                    "logical_bytes", "resident_bytes",
+                                                    "output_relative_error", "lse_max_abs_error"}));
+    for (const auto& [key, value] : layer.items()) EXPECT_TRUE(value.is_number()) << key;
+  }
+  EXPECT_EQ(KeysOf(report["summary"]),
+            (std::set<std::string>{"bits_per_value", "logical_bytes", "resident_bytes",
+                                   "memory_ratio", "output_relative_error", "attend_p50_seconds",
+                                   "append_bytes_per_second"}));
+  for (const auto& [key, value] : report["summary"].items()) EXPECT_TRUE(value.is_number()) << key;
+}
+
+TEST_F(CliTest, ReplayStartsAServerOfItsOwn) {
+  const Result result = Oscarkv({"replay", DataPath("gemma3-270m"), "--positions", "2", "--json"});
+  ASSERT_EQ(result.code, 0) << result.err;
+  const json report = json::parse(result.out);
+  CheckReplayObject(report);
+  EXPECT_EQ(report["model"], "Gemma-3-270M");
+  EXPECT_EQ(report["profile"], "DENSE");
+  EXPECT_EQ(report["layers"].size(), 2u);
+}
+
+TEST_F(CliTest, ReplayOfSeveralIsAList) {
+  const Result result =
+      Oscarkv({"replay", "--profile", "paper", "--profile", "Dense", DataPath("gemma3-270m"),
+               DataPath("smollm2-135m"), "--positions", "2", "--json", "--address", address()});
+  ASSERT_EQ(result.code, 0) << result.err;
+  const json reports = json::parse(result.out);
+  ASSERT_TRUE(reports.is_array());
+  ASSERT_EQ(reports.size(), 4u);
+  for (const json& report : reports) CheckReplayObject(report);
+  EXPECT_EQ(reports[0]["profile"], "PAPER");
+  EXPECT_EQ(reports[1]["profile"], "DENSE");
+  EXPECT_EQ(reports[2]["model"], "SmolLM2-135M-Instruct");
+  EXPECT_TRUE(Client::Connect(address()).value()->ListSessions()->empty());
+}
+
+TEST_F(CliTest, ReplayPrintsATable) {
+  const Result result = Oscarkv({"replay", DataPath("gemma3-270m"), "--positions", "2", "--profile",
+                                 "all", "--address", address()});
+  ASSERT_EQ(result.code, 0) << result.err;
+  for (const char* profile : {"DENSE", "PRECISE", "PAPER", "KIVI"}) {
+    EXPECT_THAT(result.out, HasSubstr(profile));
+  }
+}
+
+TEST(TableTest, AlignsNumbersToTheRight) {
+  Table table({"name", "count"});
+  table.AddRow({"a", "1"});
+  table.AddRow({"longer", "-12345678"});
+  std::ostringstream out;
+  table.Print(out);
+  EXPECT_EQ(out.str(), "name        count\na               1\nlonger  -12345678\n");
+}
+
+TEST(TableTest, FormatsAsPeopleRead) {
+  EXPECT_EQ(FormatBytes(0), "0 B");
+  EXPECT_EQ(FormatBytes(1023), "1023 B");
+  EXPECT_EQ(FormatBytes(1536), "1.5 KiB");
+  EXPECT_EQ(FormatBytes(std::int64_t{1} << 31), "2.0 GiB");
+  EXPECT_EQ(FormatSeconds(850e-9), "850 ns");
+  EXPECT_EQ(FormatSeconds(12.3e-6), "12.3 us");
+  EXPECT_EQ(FormatSeconds(4.56e-3), "4.56 ms");
+  EXPECT_EQ(FormatSeconds(1.2), "1.2 s");
+}
+
+TEST(ProgressBarTest, IsShownOnATerminalOnlyAndRemoved) {
+  std::ostringstream hidden, shown;
+  { ProgressBar(hidden, false, "x").Show(1, 2); }
+  EXPECT_EQ(hidden.str(), "");
+  {
+    ProgressBar bar(shown, true, "x");
+    bar.Show(1, 2);
+    bar.Show(1, 2);
+  }
+  EXPECT_EQ(shown.str(),
+            "\r\x1b[Kx [" + std::string(15, '=') + std::string(15, ' ') + "]  50%\r\x1b[K");
+}
+
+}  // namespace
+}  // namespace oscarkv
