@@ -12,13 +12,13 @@ namespace {
 
 constexpr float kNoLogit = -std::numeric_limits<float>::infinity();
 
-// exp(x) for x <= 0 to about 2 units in the last place; 0 below -87. Free of branches and calls, so
-// that loops over it become vector code.
+// exp(x) for x <= 0 or NaN to about 2 units in the last place; 0 below -87. Free of branches and
+// calls, so that loops over it become vector code.
 float ExpNonPositive(float x) {
   constexpr float kLog2E = 1.44269504F;
   constexpr float kLn2High = 0.693359375F;  // few bits: a whole multiple of it is exact
   constexpr float kLn2Low = -2.12194440e-4F;
-  constexpr float kUnit = 12582912.0F;  // 1.5 * 2^23: rounds to a whole number
+  constexpr float kUnit = 12582912.0F;  // 1.5 * 2^23: the last bits of a sum are a whole number
   const float clamped = std::max(x, -87.0F);
   const float shifted = clamped * kLog2E + kUnit;
   const float n = shifted - kUnit;
@@ -31,7 +31,10 @@ float ExpNonPositive(float x) {
   p = p * r + 0.5F;
   p = p * r + 1.0F;
   p = p * r + 1.0F;
-  const auto exponent = static_cast<std::uint32_t>(static_cast<std::int32_t>(n) + 127) << 23;
+  // From the bits of the sum, since NaN, which stays NaN, has no whole number.
+  const std::uint32_t whole =
+      std::bit_cast<std::uint32_t>(shifted) - std::bit_cast<std::uint32_t>(kUnit);
+  const std::uint32_t exponent = (whole + 127) << 23;
   return x < -87.0F ? 0.0F : p * std::bit_cast<float>(exponent);
 }
 
