@@ -36,7 +36,7 @@ oracle::Attention MergeByLse(const Answer& a, const Answer& b) {
 
 TEST_P(BackendContract, ShardsMergeToTheWhole) {
   const auto backend = Make(2);
-  for (int seed = 100; seed < 116; ++seed) {
+  for (int seed = 100; seed < 110; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     Random random(seed);
     LayerSpec spec = RandomSpec(random);
