@@ -37,6 +37,17 @@ TEST(WorkQueueTest, AdmitsNoMoreThanItsLimit) {
   EXPECT_TRUE(queue.Admit().ok());
 }
 
+TEST(WorkQueueTest, WorkThatHasEndedLeavesItsPlaceButIsWaitedFor) {
+  WorkQueue queue(1, 1);
+  {
+    WorkQueue::Ticket first = queue.Admit().value();
+    first.EndWork();
+    EXPECT_TRUE(queue.Admit().ok());
+    EXPECT_FALSE(queue.WaitUntilIdle(absl::Now()));
+  }
+  EXPECT_TRUE(queue.WaitUntilIdle(absl::Now()));
+}
+
 TEST(WorkQueueTest, RefusesOnceDraining) {
   WorkQueue queue(1, 2);
   queue.Refuse();

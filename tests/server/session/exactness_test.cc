@@ -77,11 +77,11 @@ SessionConfig AllKinds(const std::string& id) {
 }
 
 TEST_F(ExactnessTest, PagesDoNotDependOnHowTokensWereCut) {
-  constexpr int kLength = 700;
+  constexpr int kLength = 450;
   std::mt19937 random(1);
   std::vector<Tokens> expected;
-  std::vector<std::vector<std::byte>> expected_pages;
-  for (const int most : {kLength, 1, 3, 40, 200, 333}) {
+  std::vector<std::string> expected_pages;
+  for (const int most : {kLength, 1, 40, 133, 222}) {
     const std::string id = "chunks of up to " + std::to_string(most);
     Create(AllKinds(id));
     const SessionInfo info = Info(id);
@@ -95,8 +95,8 @@ TEST_F(ExactnessTest, PagesDoNotDependOnHowTokensWereCut) {
       }
     }
     store_->Settle();
-    std::vector<std::vector<std::byte>> pages(backend_->pages().begin() + pages_before,
-                                              backend_->pages().end());
+    std::vector<std::string> pages(backend_->pages().begin() + pages_before,
+                                   backend_->pages().end());
     std::sort(pages.begin(), pages.end());  // which were sealed first does depend
     std::vector<Tokens> tokens;
     for (int layer = 0; layer < kLayers; ++layer) {
@@ -149,7 +149,7 @@ class Worker {
 };
 
 TEST_F(ExactnessTest, ARecomputedStepAnswersAsIfNothingHadHappened) {
-  const int rounds = std::getenv("OSCARKV_TEST_FULL") ? 20 : 2;
+  const int rounds = std::getenv("OSCARKV_TEST_FULL") ? 20 : 1;
   for (int round = 0; round < rounds; ++round) {
     std::mt19937 random(static_cast<std::uint32_t>(round));
     const auto draw = [&](int from, int to) {
@@ -160,8 +160,8 @@ TEST_F(ExactnessTest, ARecomputedStepAnswersAsIfNothingHadHappened) {
     Worker undisturbed(store_.get(), "undisturbed");
     Worker disturbed(store_.get(), "disturbed");
     std::int64_t begin = 0;
-    while (begin < 620) {
-      const int count = begin == 0 ? draw(1, 200) : draw(1, 3);
+    while (begin < 450) {
+      const int count = begin == 0 ? draw(1, 150) : draw(1, 3);
       const std::vector<float> expected = undisturbed.Step(begin, count);
       // The worker fails after some layers, or all, and begins the step again: with a truncate,
       // or with a repeat of what it had sent.

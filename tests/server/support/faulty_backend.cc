@@ -30,8 +30,9 @@ KernelStatus FaultyBackend::Seal(std::span<SealItem> items) {
   KernelStatus status = After("Seal", inner_->Seal(items));
   if (!status.ok()) return status;
   for (const SealItem& item : items) {
-    std::vector<std::byte> bytes(static_cast<std::size_t>(PageLayout(*item.spec).bytes));
-    if (KernelStatus read = inner_->ReadBlock(item.page, bytes); !read.ok()) return read;
+    std::string bytes(static_cast<std::size_t>(PageLayout(*item.spec).bytes), '\0');
+    const auto span = std::as_writable_bytes(std::span(bytes));
+    if (KernelStatus read = inner_->ReadBlock(item.page, span); !read.ok()) return read;
     pages_.push_back(std::move(bytes));
   }
   return status;

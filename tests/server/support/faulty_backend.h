@@ -30,7 +30,7 @@ class FaultyBackend : public Backend {
   // Calls that went well, by name of the operation.
   const std::map<std::string, int>& calls() const { return calls_; }
   // The bytes of all pages sealed, in the order of sealing.
-  const std::vector<std::vector<std::byte>>& pages() const { return pages_; }
+  const std::vector<std::string>& pages() const { return pages_; }
 
   BackendInfo Info() const override { return inner_->Info(); }
   KernelStatus Allocate(std::int64_t bytes, std::span<BlockId> blocks) override;
@@ -55,7 +55,7 @@ class FaultyBackend : public Backend {
   int calls_left_ = -1;
   KernelStatus status_;
   std::map<std::string, int> calls_;
-  std::vector<std::vector<std::byte>> pages_;
+  std::vector<std::string> pages_;
 };
 
 }  // namespace oscarkv
