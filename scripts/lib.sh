@@ -190,7 +190,7 @@ install_packages() {
 find_python() {
   local python
   for python in python3 /usr/bin/python3; do
-    if "$python" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 9))' \
+    if "$python" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' \
       >/dev/null 2>&1; then
       command -v "$python"
       return
@@ -226,7 +226,7 @@ make_venv() {
     return
   fi
   python=$(find_python)
-  [[ -n $python ]] || die "no python3 (3.9 or newer, with venv) found"
+  [[ -n $python ]] || die "no python3 (3.11 or newer, with venv) found"
   for file in "$@"; do arguments+=(-r "$file"); done
   if ! venv_holds; then
     run rm -rf "$VENV"
@@ -250,7 +250,7 @@ set_up() {
   local packages=("${BUILD_PACKAGES[@]}") requirements=("$ROOT/scripts/requirements.txt")
   if [[ $1 == test ]]; then
     packages+=("${TEST_PACKAGES[@]}")
-    requirements+=("$ROOT/scripts/requirements-test.txt")
+    requirements+=("$ROOT/scripts/requirements-test.txt" "$ROOT/client/examples/requirements.txt")
   fi
   [[ -n $(find_python) ]] || packages+=(python3 python3-venv)
   step "Packages" install_packages "${packages[@]}"

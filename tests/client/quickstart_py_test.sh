@@ -1,16 +1,21 @@
 #!/usr/bin/env bash
 # quickstart_py_test.sh SERVER FOLDER: generates Python stubs from the contract and runs
-# client/examples/quickstart.py against a server of its own. The environment in FOLDER is kept for
-# the next time, as long as requirements.txt stays as it is.
+# client/examples/quickstart.py against a server of its own. Runs in the environment that
+# `scripts/setup --test` makes; where there is none, in one of its own in FOLDER, which is kept for
+# the next time as long as requirements.txt stays as it is.
 set -euo pipefail
 
 server=$1
 folder=$2
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 requirements=$root/client/examples/requirements.txt
-python=$folder/venv/bin/python
+python=$root/build/venv/bin/python
 
-if ! cmp -s "$requirements" "$folder/requirements.txt"; then
+mkdir -p "$folder"
+if ! "$python" -c 'import google.rpc, grpc, grpc_tools, numpy' 2>/dev/null; then
+  python=$folder/venv/bin/python
+fi
+if [[ $python == "$folder"/* ]] && ! cmp -s "$requirements" "$folder/requirements.txt"; then
   rm -rf "$folder"
   mkdir -p "$folder"
   python3 -m venv "$folder/venv"
