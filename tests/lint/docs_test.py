@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Checks what the documents promise: README.md, CONTRIBUTING.md and docs/*.md.
+"""Checks what the documents promise: README.md, CONTRIBUTING.md, docs/, kernels/*.md.
 
 docs_test.py              scripts, presets, paths, links and quoted examples exist and agree
 docs_test.py --bin DIR    also that our programs in DIR know each command and flag (by --help)
@@ -157,7 +157,8 @@ class Checker:
 
 
 def documents(root):
-    return [root / "README.md", root / "CONTRIBUTING.md", *sorted((root / "docs").rglob("*.md"))]
+    return [root / "README.md", root / "CONTRIBUTING.md", *sorted((root / "docs").rglob("*.md")),
+            *sorted((root / "kernels").rglob("*.md"))]
 
 
 def self_test():
