@@ -120,12 +120,14 @@ void MultiplyBase(const BaseMatrix& base, bool transposed, float* x, int run,
       std::copy_n(x + (row * run + j) * stride, lanes, in[row]);
     }
     for (int column = 0; column < base.order; ++column) {
+      const auto sign_of = [&](int row) -> float {
+        return transposed ? base.sign[column][row] : base.sign[row][column];
+      };
       float sum[lanes];
-      for (int row = 0; row < base.order; ++row) {
-        const float sign = transposed ? base.sign[column][row] : base.sign[row][column];
-        for (int lane = 0; lane < lanes; ++lane) {
-          sum[lane] = row == 0 ? sign * in[0][lane] : sum[lane] + sign * in[row][lane];
-        }
+      for (int lane = 0; lane < lanes; ++lane) sum[lane] = sign_of(0) * in[0][lane];
+      for (int row = 1; row < base.order; ++row) {
+        const float sign = sign_of(row);
+        for (int lane = 0; lane < lanes; ++lane) sum[lane] += sign * in[row][lane];
       }
       std::copy_n(sum, lanes, x + (column * run + j) * stride);
     }
