@@ -62,9 +62,10 @@ absl::StatusOr<v1::GetServerInfoResponse> AskServer(Stub& stub, const std::strin
     return CallOnce(stub, &Stub::GetServerInfo, v1::GetServerInfoRequest(), deadline, &info);
   });
   if (status.ok()) return info;
-  const auto code =
-      absl::IsDeadlineExceeded(status) ? absl::StatusCode::kUnavailable : status.code();
-  return absl::Status(code, absl::StrCat("no answer from ", address, ": ", status.message()));
+  if (absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status)) {
+    return absl::UnavailableError(absl::StrCat("no answer from ", address, ": ", status.message()));
+  }
+  return absl::Status(status.code(), absl::StrCat(address, ": ", status.message()));
 }
 
 // Repeats of items that name the length they expect are recognized by the server.

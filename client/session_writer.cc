@@ -23,7 +23,8 @@ absl::Status CheckBytes(const char* name, std::string_view bytes, std::int64_t t
 
 // The least multiple of `stride` that is not below `position`.
 std::int64_t RoundUp(std::int64_t position, std::int64_t stride) {
-  return (position + stride - 1) / stride * stride;
+  const std::int64_t above = position % stride;  // negative below 0
+  return above <= 0 ? position - above : position - above + stride;
 }
 
 }  // namespace

@@ -53,7 +53,7 @@ int RunCommandLine(int argc, const char* const* argv, std::ostream& out, std::os
 const CLI::Option* AddAddressOption(CLI::App& command, const std::string& otherwise) {
   const std::string help =
       absl::StrCat("Server, host:port or unix:path (default: ", otherwise, ")");
-  return command.add_option("--address", help)->envname("OSCARKV_ADDRESS");
+  return command.add_option("--address", help)->type_name("ADDRESS")->envname("OSCARKV_ADDRESS");
 }
 
 std::string AddressOf(const CLI::Option& option) {

@@ -65,7 +65,8 @@ absl::Status RunInspect(const CommandContext& context, const std::string& path) 
 
 void AddInspectCommand(CLI::App& app, CommandContext& context) {
   CLI::App& command = *app.add_subcommand("inspect", "Check a recording and show what it holds");
-  const auto* file = command.add_option("file", "Recording (.safetensors)")->required();
+  const auto* file =
+      command.add_option("file", "Recording (.safetensors)")->type_name("FILE")->required();
   AddJsonFlag(command, context);
   command.callback([&context, file] {
     context.run = [&context, path = file->as<std::string>()] { return RunInspect(context, path); };

@@ -84,11 +84,12 @@ void AddReplayCommand(CLI::App& app, CommandContext& context) {
   const auto* address = AddAddressOption(command, "a server of its own, inside this process");
   AddJsonFlag(command, context);
   auto arguments = std::make_shared<Arguments>();
-  command.add_option("files", arguments->files, "Recordings (.safetensors)")->required();
+  command.add_option("files", arguments->files, "Recordings (.safetensors)")
+      ->type_name("FILE")
+      ->required();
   command
       .add_option("--profile", arguments->profiles,
-                  "Codec profile: dense, precise, paper, kivi or all; may be given several times "
-                  "(default: the server's)")
+                  "Codec profile; may be given several times (default: the server's)")
       ->type_name("NAME")
       ->allow_extra_args(false)
       ->transform(CLI::IsMember({"dense", "precise", "paper", "kivi", "all"}, CLI::ignore_case));

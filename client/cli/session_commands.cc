@@ -95,7 +95,8 @@ Command AddCommand(CLI::App& group, CommandContext& context, const std::string& 
 void AddListCommand(CLI::App& group, CommandContext& context) {
   const Command list =
       AddCommand(group, context, "list", "List sessions in the order of their ids");
-  const auto* tenant = list.app.add_option("--tenant", "Only sessions of this tenant");
+  const auto* tenant =
+      list.app.add_option("--tenant", "Only sessions of this tenant")->type_name("NAME");
   list.app.callback([&context, list, tenant] {
     context.run = [&context, list, tenant] {
       std::optional<std::string> only;
@@ -107,7 +108,7 @@ void AddListCommand(CLI::App& group, CommandContext& context) {
 
 void AddGetCommand(CLI::App& group, CommandContext& context) {
   const Command get = AddCommand(group, context, "get", "Show a session and its layers");
-  const auto* id = get.app.add_option("session", "Its id")->required();
+  const auto* id = get.app.add_option("session", "Its id")->type_name("ID")->required();
   get.app.callback([&context, get, id] {
     context.run = [&context, get, id] {
       return RunGet(context, AddressOf(get.address), id->as<std::string>());
@@ -117,7 +118,7 @@ void AddGetCommand(CLI::App& group, CommandContext& context) {
 
 void AddDeleteCommand(CLI::App& group, CommandContext& context) {
   const Command remove = AddCommand(group, context, "delete", "Delete a session");
-  const auto* id = remove.app.add_option("session", "Its id")->required();
+  const auto* id = remove.app.add_option("session", "Its id")->type_name("ID")->required();
   const auto* generation =
       remove.app.add_option("--generation", "Only if it is of this generation")
           ->check(CheckGeneration, "NUMBER");

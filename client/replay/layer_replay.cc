@@ -49,11 +49,11 @@ v1::DataType ToDataType(DType dtype) {
   return v1::DATA_TYPE_UNSPECIFIED;
 }
 
-LayerReplay::LayerReplay(Client& client, const v1::Session& session, SessionWriter& writer,
-                         const RecordedLayer& layer, std::span<const std::int64_t> positions)
+LayerReplay::LayerReplay(Client& client, const v1::Session& session, const RecordedLayer& layer,
+                         std::span<const std::int64_t> positions)
     : client_(client),
       session_(session),
-      writer_(writer),
+      writer_(&client, session),
       layer_(layer),
       key_(layer.key),
       value_(layer.value),
@@ -66,6 +66,15 @@ LayerReplay::LayerReplay(Client& client, const v1::Session& session, SessionWrit
     key_ = Widen(layer.key, key_floats_);
     value_ = Widen(layer.value, value_floats_);
   }
+}
+
+absl::Status LayerReplay::Run(absl::FunctionRef<absl::Status()> before_step) {
+  if (absl::Status status = AppendContext(); !status.ok()) return status;
+  for (std::size_t i = 0; i < positions_.size(); ++i) {
+    if (absl::Status status = before_step(); !status.ok()) return status;
+    if (absl::Status status = Step(i); !status.ok()) return status;
+  }
+  return AppendUpTo(layer_.tokens());
 }
 
 absl::Status LayerReplay::AppendContext() {
@@ -107,8 +116,6 @@ absl::Status LayerReplay::Step(std::size_t i) {
   if (!response.ok()) return response.status();
   return Compare(*response, exact_[i]);
 }
-
-absl::Status LayerReplay::AppendRest() { return AppendUpTo(layer_.tokens()); }
 
 absl::StatusOr<v1::AttendResponse> LayerReplay::Attend(std::int64_t position) {
   v1::AttendRequest request;

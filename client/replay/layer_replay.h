@@ -5,6 +5,7 @@
 #include <span>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "client/client.h"
@@ -20,15 +21,12 @@ v1::DataType ToDataType(DType dtype);
 // nobody else appends to it.
 class LayerReplay {
  public:
-  LayerReplay(Client& client, const v1::Session& session, SessionWriter& writer,
-              const RecordedLayer& layer, std::span<const std::int64_t> positions);
+  LayerReplay(Client& client, const v1::Session& session, const RecordedLayer& layer,
+              std::span<const std::int64_t> positions);
 
-  // Appends the context before the first position, in messages of a page's tokens.
-  absl::Status AppendContext();
-  // Appends up to the i-th position, attends there and compares. REQUIRES: i counts up from 0.
-  absl::Status Step(std::size_t i);
-  // Appends what comes after the last position.
-  absl::Status AppendRest();
+  // Appends all tokens and attends at each position on the way. Calls `before_step` before each
+  // position; an error from it ends the run and is returned. REQUIRES: called once.
+  absl::Status Run(absl::FunctionRef<absl::Status()> before_step);
 
   double output_relative_error() const;
   double lse_max_abs_error() const { return lse_max_abs_error_; }
@@ -37,6 +35,10 @@ class LayerReplay {
   absl::Duration context_time() const { return context_time_; }
 
  private:
+  // Appends the context before the first position, in messages of a page's tokens.
+  absl::Status AppendContext();
+  // Appends up to the i-th position, attends there and compares.
+  absl::Status Step(std::size_t i);
   // Appends the tokens from length_ on, so that there are `length`.
   absl::Status AppendUpTo(std::int64_t length);
   // Appends token `position` and asks its query.
@@ -45,7 +47,7 @@ class LayerReplay {
 
   Client& client_;
   const v1::Session& session_;
-  SessionWriter& writer_;
+  SessionWriter writer_;
   const RecordedLayer& layer_;
   // Of layer_, or fp32 of the buffers where its own types are not what the session takes.
   std::vector<float> key_floats_;

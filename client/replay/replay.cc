@@ -9,7 +9,6 @@
 #include "absl/strings/str_cat.h"
 #include "client/replay/layer_replay.h"
 #include "client/replay/positions.h"
-#include "client/session_writer.h"
 
 namespace oscarkv {
 namespace {
@@ -44,21 +43,28 @@ double Median(std::vector<absl::Duration> times) {
 
 using LayerReplays = std::vector<std::unique_ptr<LayerReplay>>;
 
-absl::Status RunLayers(LayerReplays& replays, const std::vector<std::size_t>& steps,
-                       const ReplayOptions& options) {
-  std::size_t total = 0;
-  for (const std::size_t count : steps) total += count;
-  std::size_t done = 0;
-  for (std::size_t l = 0; l < replays.size(); ++l) {
-    if (absl::Status status = replays[l]->AppendContext(); !status.ok()) return status;
-    for (std::size_t i = 0; i < steps[l]; ++i) {
-      if (options.cancelled()) return absl::CancelledError("interrupted");
-      if (absl::Status status = replays[l]->Step(i); !status.ok()) return status;
-      options.on_progress(static_cast<int>(++done), static_cast<int>(total));
-    }
-    if (absl::Status status = replays[l]->AppendRest(); !status.ok()) return status;
+absl::StatusOr<LayerReplays> RunLayers(Client& client, const Recording& recording,
+                                       const v1::Session& session, const ReplayOptions& options) {
+  std::vector<std::vector<std::int64_t>> positions;
+  int total = 0;
+  for (const RecordedLayer& layer : recording.layers()) {
+    positions.push_back(ReplayPositions(layer.tokens(), options.positions));
+    total += static_cast<int>(positions.back().size());
   }
-  return absl::OkStatus();
+  int done = 0;
+  const auto before_step = [&]() -> absl::Status {
+    if (options.cancelled()) return absl::CancelledError("interrupted");
+    options.on_progress(done++, total);
+    return absl::OkStatus();
+  };
+  LayerReplays replays;
+  for (std::size_t l = 0; l < positions.size(); ++l) {
+    replays.push_back(
+        std::make_unique<LayerReplay>(client, session, recording.layers()[l], positions[l]));
+    if (absl::Status status = replays.back()->Run(before_step); !status.ok()) return status;
+  }
+  options.on_progress(total, total);
+  return replays;
 }
 
 LayerReport MakeLayerReport(const RecordedLayer& layer, const v1::LayerState& state,
@@ -142,26 +148,19 @@ absl::StatusOr<ReplayReport> Replay(Client& client, const Recording& recording,
   const auto session = client.CreateSession(create);
   if (!session.ok()) return session.status();
 
-  SessionWriter writer(&client, *session);
-  LayerReplays replays;
-  std::vector<std::size_t> steps;
-  for (const RecordedLayer& layer : recording.layers()) {
-    const auto positions = ReplayPositions(layer.tokens(), options.positions);
-    steps.push_back(positions.size());
-    replays.push_back(std::make_unique<LayerReplay>(client, *session, writer, layer, positions));
-  }
-  if (absl::Status status = RunLayers(replays, steps, options); !status.ok()) return status;
+  const auto replays = RunLayers(client, recording, *session, options);
+  if (!replays.ok()) return replays.status();
 
   const auto end = client.GetSession(session->id());
   if (!end.ok()) return end.status();
-  if (end->layer_states_size() != static_cast<int>(replays.size())) {
+  if (end->layer_states_size() != static_cast<int>(replays->size())) {
     return absl::InternalError("the server told of another number of layers than it was given");
   }
-  for (std::size_t l = 0; l < replays.size(); ++l) {
-    report.layers.push_back(MakeLayerReport(recording.layers()[l],
-                                            end->layer_states(static_cast<int>(l)), *replays[l]));
+  for (std::size_t l = 0; l < replays->size(); ++l) {
+    report.layers.push_back(MakeLayerReport(
+        recording.layers()[l], end->layer_states(static_cast<int>(l)), *(*replays)[l]));
   }
-  Summarize(replays, report);
+  Summarize(*replays, report);
   return report;
 }
 

@@ -21,7 +21,7 @@ struct ReplayOptions {
   int positions = 64;                             // of each layer, see ReplayPositions
   // Called often; true: stop, delete the session and return CANCELLED.
   std::function<bool()> cancelled = [] { return false; };
-  // Called after each position with how many of how many are done.
+  // Called before each position, and at the end, with how many of how many are done.
   std::function<void(int, int)> on_progress = [](int, int) {};
 };
 

@@ -243,7 +243,7 @@ TEST_F(ReplayTest, CountsItsSteps) {
     EXPECT_EQ(total, 4);
   };
   ASSERT_TRUE(Replay(*client_, recording, options).ok());
-  EXPECT_THAT(done, ElementsAre(1, 2, 3, 4));
+  EXPECT_THAT(done, ElementsAre(0, 1, 2, 3, 4));
 }
 
 // TearDown sees that nothing is left.

@@ -82,7 +82,7 @@ class SessionWriterTest : public testing::Test {
 TEST_F(SessionWriterTest, SplitsWithoutLosingAnything) {
   const int tokens = 200;
   const Fixture data(tokens);
-  for (const std::int64_t base : {0, 24, 1000}) {
+  for (const std::int64_t base : {0, 24, 1000, -1000}) {
     for (const std::int64_t length : {0, 1, 23, 24, 130}) {
       for (const std::int64_t limit : {1, 8'000, 20'000, 50'000, 1 << 30}) {
         SCOPED_TRACE(testing::Message() << base << " " << length << " " << limit);
