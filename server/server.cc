@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "google/protobuf/stubs/logging.h"
 #include "grpc/support/log.h"
 #include "grpcpp/ext/proto_server_reflection_plugin.h"
 #include "grpcpp/grpcpp.h"
@@ -25,6 +26,11 @@ namespace {
 
 constexpr std::string_view kUnix = "unix:";
 
+// Once nothing is under way: for clients at work to be refused in so many words, rather than by a
+// connection that closes on them; and for connections to close, which takes the clients' part.
+constexpr absl::Duration kLinger = absl::Milliseconds(100);
+constexpr absl::Duration kCloseTime = absl::Milliseconds(500);
+
 // gRPC's own messages, as lines of this log.
 void LogFromGrpc(gpr_log_func_args* args) {
   const LogLevel level = args->severity == GPR_LOG_SEVERITY_ERROR  ? LogLevel::kWarn
@@ -33,10 +39,18 @@ void LogFromGrpc(gpr_log_func_args* args) {
   Log(level, "grpc", {{"message", args->message}});
 }
 
-// Plugins and the log are gRPC's, of the whole process.
+// Protobuf complains of requests that cannot be parsed; they are answered with an error.
+void LogFromProtobuf(google::protobuf::LogLevel level, const char* /*file*/, int /*line*/,
+                     const std::string& message) {
+  Log(level == google::protobuf::LOGLEVEL_FATAL ? LogLevel::kError : LogLevel::kDebug, "protobuf",
+      {{"message", message}});
+}
+
+// Plugins and logs are of the whole process.
 void InitGrpcOnce() {
   static const bool once = [] {
     gpr_set_log_function(LogFromGrpc);
+    google::protobuf::SetLogHandler(LogFromProtobuf);
     grpc::EnableDefaultHealthCheckService(true);
     grpc::reflection::InitProtoReflectionServerBuilderPlugin();
     return true;
@@ -160,9 +174,13 @@ absl::Status Server::Impl::Listen(const Config& config) {
 
 bool Server::Impl::Drain(absl::Duration grace) {
   if (listener_ == nullptr) return true;
-  const absl::Time deadline = absl::Now() + grace;
+  absl::Time deadline = absl::Now() + grace;
   listener_->GetHealthCheckService()->SetServingStatus(false);
   const bool ended = service_->Drain(deadline);
+  if (ended) {
+    absl::SleepFor(std::min(kLinger, deadline - absl::Now()));
+    deadline = std::min(deadline, absl::Now() + kCloseTime);
+  }
   listener_->Shutdown(absl::ToChronoTime(deadline));
   listener_->Wait();
   listener_.reset();

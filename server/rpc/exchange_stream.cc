@@ -74,23 +74,22 @@ void ExchangeStream::OnReadDone(bool ok) {
     state_ = State::kAnswering;
   }
   if (!ok) return FinishWith(absl::OkStatus());  // the client has sent its last request
-  auto scope = std::make_shared<RpcScope>(queue_, method_, context_);
-  if (scope->admitted().ok()) {
-    return queue_.Run([this, scope = std::move(scope)]() mutable { Work(std::move(scope)); });
+  scope_.emplace(queue_, method_, context_);
+  if (scope_->admitted().ok()) return queue_.Run([this] { Work(); });
+  if (scope_->admitted().code() == absl::StatusCode::kUnavailable) {
+    return FinishWith(scope_->admitted());
   }
-  if (scope->admitted().code() == absl::StatusCode::kUnavailable) {
-    return FinishWith(scope->admitted());
-  }
-  Work(std::move(scope));
+  Work();
 }
 
-void ExchangeStream::Work(std::shared_ptr<RpcScope> scope) {
-  reply_ = answer_(*scope, request_);
-  scope.reset();
+void ExchangeStream::Work() {
+  reply_ = answer_(*scope_, request_);
+  scope_->EndWork();
   StartWrite(&reply_);
 }
 
 void ExchangeStream::OnWriteDone(bool ok) {
+  scope_.reset();
   reply_.Clear();
   if (!ok) return FinishWith(absl::CancelledError("the client is gone"));
   ReadNext();

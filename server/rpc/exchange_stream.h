@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -59,7 +60,7 @@ class ExchangeStream : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::By
   void OnDone() override;
 
   void ReadNext();
-  void Work(std::shared_ptr<RpcScope> scope);
+  void Work();
   void FinishWith(const absl::Status& status);
 
   WorkQueue& queue_;
@@ -69,6 +70,7 @@ class ExchangeStream : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::By
   std::shared_ptr<ExchangeStream> self_;
   grpc::ByteBuffer request_;
   grpc::ByteBuffer reply_;
+  std::optional<RpcScope> scope_;  // of the message in flight
 
   Mutex mutex_;
   State state_ ABSL_GUARDED_BY(mutex_) = State::kStarting;

@@ -10,6 +10,20 @@
 namespace oscarkv {
 namespace {
 
+// Lasts until the reply is on its way.
+class UnaryCall : public grpc::ServerUnaryReactor {
+ public:
+  UnaryCall(WorkQueue& queue, const char* method, const grpc::CallbackServerContext* context)
+      : scope_(queue, method, context) {}
+
+  RpcScope& scope() { return scope_; }
+
+ private:
+  void OnDone() override { delete this; }
+
+  RpcScope scope_;
+};
+
 template <typename Request>
 void NoteRequestId(RpcScope& scope, const Request& request) {
   if constexpr (requires { request.request_id(); }) scope.set_request_id(request.request_id());
@@ -52,27 +66,26 @@ template <typename Request, typename Response>
 grpc::ServerUnaryReactor* KvCacheService::Unary(
     const char* method, absl::Status (Handlers::*handle)(const Request&, Response&),
     Context* context, const Bytes* request, Bytes* reply) {
-  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  auto scope = std::make_shared<RpcScope>(queue_, method, context);
-  if (!scope->admitted().ok()) {
-    reactor->Finish(ToGrpcStatus(scope->admitted()));
-    scope.reset();
-    return reactor;
+  auto* call = new UnaryCall(queue_, method, context);
+  RpcScope& scope = call->scope();
+  if (!scope.admitted().ok()) {
+    call->Finish(ToGrpcStatus(scope.admitted()));
+    return call;
   }
-  queue_.Run([this, handle, reactor, request, reply, scope = std::move(scope)]() mutable {
-    const absl::Status status = scope->Run([&]() -> absl::Status {
+  queue_.Run([this, handle, call, &scope, request, reply] {
+    const absl::Status status = scope.Run([&]() -> absl::Status {
       Request message;
       Response response;
       Bytes bytes(*request);
       if (absl::Status s = ParseMessage(bytes, message); !s.ok()) return s;
-      NoteRequestId(*scope, message);
+      NoteRequestId(scope, message);
       if (absl::Status s = (handlers_.*handle)(message, response); !s.ok()) return s;
       return SerializeMessage(response, handlers_.facts().max_message_bytes, *reply);
     });
-    scope.reset();  // before Finish, after which the context may be gone
-    reactor->Finish(ToGrpcStatus(status));
+    scope.EndWork();
+    call->Finish(ToGrpcStatus(status));
   });
-  return reactor;
+  return call;
 }
 
 grpc::ServerUnaryReactor* KvCacheService::GetServerInfo(Context* context, const Bytes* request,

@@ -10,17 +10,16 @@ namespace oscarkv {
 ReadTokensStream::ReadTokensStream(Handlers& handlers, WorkQueue& queue,
                                    const grpc::CallbackServerContext* context,
                                    const grpc::ByteBuffer& request)
-    : handlers_(handlers), queue_(queue), request_(request) {
-  scope_.emplace(queue, "ReadTokens", context);
-  if (scope_->admitted().ok()) {
+    : handlers_(handlers), queue_(queue), scope_(queue, "ReadTokens", context), request_(request) {
+  if (scope_.admitted().ok()) {
     queue_.Run([this] { Step(); });
   } else {
-    End(scope_->admitted());
+    End(scope_.admitted());
   }
 }
 
 void ReadTokensStream::Step() {
-  const absl::Status status = scope_->Run([this] { return NextRun(); });
+  const absl::Status status = scope_.Run([this] { return NextRun(); });
   if (!status.ok() || !run_.Valid()) return End(status);
   StartWrite(&run_);
 }
@@ -47,8 +46,8 @@ void ReadTokensStream::OnWriteDone(bool ok) {
   queue_.Run([this] { Step(); });
 }
 
-void ReadTokensStream::End(absl::Status status) {
-  scope_.reset();  // before Finish, after which this may be deleted
+void ReadTokensStream::End(const absl::Status& status) {
+  scope_.EndWork();
   Finish(ToGrpcStatus(status));
 }
 

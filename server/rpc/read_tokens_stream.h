@@ -26,11 +26,11 @@ class ReadTokensStream : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
 
   void Step();
   absl::Status NextRun();
-  void End(absl::Status status);
+  void End(const absl::Status& status);
 
   Handlers& handlers_;
   WorkQueue& queue_;
-  std::optional<RpcScope> scope_;  // holds one place in the queue until the end
+  RpcScope scope_;  // holds one place in the queue until the end
   grpc::ByteBuffer request_;
   std::optional<TokenReader> reader_;
   grpc::ByteBuffer run_;

@@ -61,6 +61,7 @@ RpcScope::~RpcScope() {
   if (!LogEnabled(level)) return;
   const absl::Time now = absl::Now();
   const absl::Time began = std::min(began_, now);
+  const absl::Time ended = std::min(ended_, now);
   Log(level, "rpc",
       {{"method", method_},
        {"code", absl::StatusCodeToString(status_.code())},
@@ -68,7 +69,8 @@ RpcScope::~RpcScope() {
        {"request_id", request_id_},
        {"peer", context_->peer()},
        {"queued_ms", Milliseconds(began - arrived_)},
-       {"work_ms", Milliseconds(now - began)}});
+       {"work_ms", Milliseconds(ended - began)},
+       {"reply_ms", Milliseconds(now - ended)}});
 }
 
 absl::Status RpcScope::CheckClientWaits() const {
@@ -87,6 +89,7 @@ absl::Status RpcScope::Run(absl::FunctionRef<absl::Status()> work) {
   began_ = std::min(began_, absl::Now());
   status_ = CheckClientWaits();
   if (status_.ok()) status_ = Guarded(work);
+  ended_ = absl::Now();
   return status_;
 }
 

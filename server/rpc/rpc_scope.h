@@ -1,6 +1,7 @@
 // What surrounds the work of every request: a place in the queue, the client's deadline and
 // cancellation, exceptions, and a line in the log. One for a unary call, for a message of a stream
-// of exchanges, and for a whole stream of tokens.
+// of exchanges, and for a whole stream of tokens. It lasts until the reply is on its way, so that a
+// drain waits for replies.
 //
 // Thread-safety: none; its users hand it from thread to thread.
 #pragma once
@@ -32,6 +33,9 @@ class RpcScope {
   // what the line tells.
   absl::Status Run(absl::FunctionRef<absl::Status()> work);
 
+  // Leaves the place in the queue to another. To be called before the reply is sent.
+  void EndWork() { ticket_.EndWork(); }
+
   void set_request_id(std::string_view id);
 
  private:
@@ -43,6 +47,7 @@ class RpcScope {
   absl::Status status_;
   absl::Time arrived_;
   absl::Time began_ = absl::InfiniteFuture();
+  absl::Time ended_ = absl::InfiniteFuture();
   std::string request_id_;
 };
 

@@ -37,13 +37,14 @@ WorkQueue::~WorkQueue() {
 absl::StatusOr<WorkQueue::Ticket> WorkQueue::Admit() {
   MutexLock lock(&mutex_);
   if (draining_) return DrainingError();
-  if (tickets_ >= max_requests_) {
+  if (working_ >= max_requests_) {
     return MakeError(absl::StatusCode::kResourceExhausted,
                      absl::StrCat("all ", max_requests_, " places for requests are taken"),
                      {.reason = "TOO_MANY_REQUESTS",
                       .metadata = {{"limit", absl::StrCat(max_requests_)}},
                       .retry_after = kRetryAfter});
   }
+  ++working_;
   ++tickets_;
   return Ticket(this);
 }
@@ -76,8 +77,14 @@ bool WorkQueue::WaitUntilIdle(absl::Time deadline) {
   return true;
 }
 
-void WorkQueue::GiveBack() {
+void WorkQueue::EndWork() {
   MutexLock lock(&mutex_);
+  --working_;
+}
+
+void WorkQueue::GiveBack(bool working) {
+  MutexLock lock(&mutex_);
+  if (working) --working_;
   if (--tickets_ == 0) idle_.SignalAll();
 }
 

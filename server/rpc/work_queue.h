@@ -5,13 +5,16 @@
 //
 // Thread-safety: all functions may be called at once.
 // Invariants:
-//   1. tickets_ <= max_requests: what is queued or under way is bounded.
-//   2. Once draining_, no ticket is given out, so tickets_ only falls.
+//   1. working_ <= max_requests: what is queued or run is bounded. A request whose work has ended
+//      does not count against others, though its reply may still be on its way: otherwise a client
+//      that has its reply could be refused because the server has not noticed yet.
+//   2. working_ <= tickets_. Once draining_, no ticket is given out, so tickets_ only falls.
 #pragma once
 
 #include <deque>
 #include <functional>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -23,23 +26,31 @@ namespace oscarkv {
 
 class WorkQueue {
  public:
-  // The right of one request to be queued and run; given back when destroyed.
+  // The right of one request to be queued and run, until EndWork; and the sign that its reply is
+  // not out yet, until it is destroyed.
   class Ticket {
    public:
     Ticket() = default;
-    Ticket(Ticket&& other) noexcept : queue_(other.queue_) { other.queue_ = nullptr; }
+    Ticket(Ticket&& other) noexcept { *this = std::move(other); }
     Ticket& operator=(Ticket&& other) noexcept {
       std::swap(queue_, other.queue_);
+      std::swap(working_, other.working_);
       return *this;
     }
     ~Ticket() {
-      if (queue_ != nullptr) queue_->GiveBack();
+      if (queue_ != nullptr) queue_->GiveBack(working_);
+    }
+
+    void EndWork() {
+      if (working_) queue_->EndWork();
+      working_ = false;
     }
 
    private:
     friend class WorkQueue;
-    explicit Ticket(WorkQueue* queue) : queue_(queue) {}
+    explicit Ticket(WorkQueue* queue) : queue_(queue), working_(true) {}
     WorkQueue* queue_ = nullptr;
+    bool working_ = false;
   };
 
   // REQUIRES: both > 0.
@@ -63,7 +74,8 @@ class WorkQueue {
   bool WaitUntilIdle(absl::Time deadline);
 
  private:
-  void GiveBack();
+  void EndWork();
+  void GiveBack(bool working);
   void Loop();
 
   const int max_requests_;
@@ -71,6 +83,7 @@ class WorkQueue {
   CondVar work_arrived_;
   CondVar idle_;
   std::deque<std::function<void()>> work_ ABSL_GUARDED_BY(mutex_);
+  int working_ ABSL_GUARDED_BY(mutex_) = 0;
   int tickets_ ABSL_GUARDED_BY(mutex_) = 0;
   bool draining_ ABSL_GUARDED_BY(mutex_) = false;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
