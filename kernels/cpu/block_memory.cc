@@ -54,6 +54,7 @@ bool BlockMemory::TakeSlots(std::size_t count, std::vector<std::uint32_t>& slots
   while (free_slots_.size() < count) {
     const std::uint32_t chunk_index = slots_ / kChunkSlots;
     if (chunk_index >= kChunks) return false;
+    free_slots_.reserve(slots_ + kChunkSlots);
     Chunk* chunk = new (std::nothrow) Chunk();
     if (chunk == nullptr) return false;
     chunks_[chunk_index].store(chunk, std::memory_order_release);
@@ -90,8 +91,6 @@ KernelStatus BlockMemory::Allocate(std::int64_t bytes, std::span<BlockId> blocks
 }
 
 void BlockMemory::Free(std::span<const BlockId> blocks) {
-  std::vector<std::uint32_t> slots;
-  slots.reserve(blocks.size());
   for (const BlockId id : blocks) {
     if (Find(id).data == nullptr) continue;
     Slot* slot = SlotAt(SlotOf(id));
@@ -100,10 +99,9 @@ void BlockMemory::Free(std::span<const BlockId> blocks) {
     slot->tag.store(tag, std::memory_order_relaxed);
     slot->bytes.store(0, std::memory_order_relaxed);
     FreeBytes(slot->data.exchange(nullptr, std::memory_order_relaxed));
-    slots.push_back(SlotOf(id));
+    const std::lock_guard lock(mutex_);
+    free_slots_.push_back(SlotOf(id));
   }
-  const std::lock_guard lock(mutex_);
-  free_slots_.insert(free_slots_.end(), slots.begin(), slots.end());
 }
 
 Block BlockMemory::Find(BlockId id) const {

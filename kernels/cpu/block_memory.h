@@ -7,7 +7,8 @@
 //  1. An id is a slot number and the slot's tag. A slot's tag changes at every Free, so the id of a
 //     freed block is unknown until 2^32 blocks have used its slot.
 //  2. Slots never move: they lie in chunks that are only ever added.
-//  3. A slot with bytes == 0 is free, and in `free_slots_` unless a call under way holds it.
+//  3. `free_slots_` has room for every slot, so that Free needs no memory.
+//  4. A slot with bytes == 0 is free, and in `free_slots_` unless a call under way holds it.
 #pragma once
 
 #include <array>
