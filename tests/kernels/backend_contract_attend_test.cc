@@ -154,6 +154,26 @@ TEST_P(BackendContract, RowsThatSeeNothingAreEmpty) {
   expect_empty(view, {session.length() + 50});
 }
 
+// The sinks' block may be larger than a window block, and be cut by masks anywhere.
+TEST_P(BackendContract, ManySinks) {
+  const auto backend = Make(2);
+  Random random(9);
+  LayerSpec spec = MakeSpec(2, 1, 64, 64);
+  spec.codec.sinks = 100;
+  MiniSession session(*backend, spec);
+  for (const int length : {90, 200}) {
+    Fill(session, length - static_cast<int>(session.length()), 30, true, random);
+    for (const int sliding : {0, 20}) {
+      LayerSpec with_sliding = spec;
+      with_sliding.sliding_window = sliding;
+      LayerView view = session.View();
+      view.spec = &with_sliding;
+      const std::vector<float> queries = RandomQueries(spec, length + 20, random);
+      ExpectClose(*backend, session, view, queries, {-5}, 0);
+    }
+  }
+}
+
 TEST_P(BackendContract, ALearnedSinkAloneIsTheLogSumExp) {
   const auto backend = Make(2);
   Random random(8);

@@ -62,8 +62,7 @@ void MiniSession::AppendToBlock(BlockId block, int capacity, std::int64_t slot, 
 }
 
 void MiniSession::Append(std::span<const float> keys, std::span<const float> values) {
-  Seal(settled_);
-  settled_ = length_;
+  Seal();
   const auto tokens =
       static_cast<std::int64_t>(keys.size()) / (std::int64_t{1} * spec_.kv_heads * spec_.key_dim);
   for (std::int64_t row = 0; row < tokens;) {
@@ -95,9 +94,9 @@ void MiniSession::Sample(std::int64_t position, std::span<const float> queries) 
   }
 }
 
-void MiniSession::Seal(std::int64_t settled) {
+void MiniSession::Seal() {
   if (!spec_.seals()) return;
-  while (window_begin_ + kPageTokens + spec_.codec.window <= settled) SealOldest();
+  while (window_begin_ + kPageTokens + spec_.codec.window <= length_) SealOldest();
 }
 
 void MiniSession::SealOldest() {
@@ -131,7 +130,7 @@ void MiniSession::SealOldest() {
 }
 
 void MiniSession::Truncate(std::int64_t length) {
-  length_ = settled_ = length;
+  length_ = length;
   while (!pages_.empty() && pages_.back().begin >= length) {
     backend_.Free({&pages_.back().block, 1});
     window_begin_ = pages_.back().begin;

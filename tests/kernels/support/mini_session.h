@@ -21,12 +21,12 @@ class MiniSession {
   MiniSession(const MiniSession&) = delete;
   MiniSession& operator=(const MiniSession&) = delete;
 
-  // One step's tokens, as fp32. Pages that were due when the last step began are sealed first.
+  // One step's tokens, as fp32. Pages that are due by now are sealed first.
   void Append(std::span<const float> keys, std::span<const float> values);
   // Queries of tokens from `position` on: those that belong to the sample are kept.
   void Sample(std::int64_t position, std::span<const float> queries);
-  // Seals every page [b, b + 128) with b + 128 + window <= settled.
-  void Seal(std::int64_t settled);
+  // Seals every page [b, b + 128) with b + 128 + window <= length.
+  void Seal();
   // Keeps the first `length` tokens. Those of a page that is cut stay as they are.
   void Truncate(std::int64_t length);
 
@@ -55,7 +55,6 @@ class MiniSession {
   std::vector<BlockId> window_;
   std::int64_t window_begin_;
   std::int64_t length_ = 0;
-  std::int64_t settled_ = 0;                                   // length when the last step began
   std::map<std::int64_t, std::vector<std::uint16_t>> sample_;  // by position
   std::vector<float> directions_;
   std::vector<SealedHead> sealed_heads_;  // of the last page
