@@ -113,7 +113,7 @@ absl::Status Batch::Prepare(Work* work) const {
               .keys = item.keys.data,
               .values = item.values.data,
               .crc = work->crc};
-    pages = work->layer().SealablePages(work->layer().settled());
+    pages = work->layer().SealablePages();
   }
   return work->change->Prepare(pages, tokens, work->queries);
 }

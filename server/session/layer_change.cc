@@ -195,7 +195,6 @@ void LayerChange::Commit() {
   assert(applied_);
   applied_ = false;
   if (tokens_.count > 0) {
-    layer_->settled_ = old_length_;
     layer_->last_append_ = {
         .start = old_length_, .count = tokens_.count, .dtype = tokens_.dtype, .crc = tokens_.crc};
   }

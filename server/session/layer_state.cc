@@ -36,8 +36,8 @@ LayerStats LayerState::Stats() const {
   return stats;
 }
 
-std::int64_t LayerState::SealablePages(std::int64_t limit) const {
-  const std::int64_t room = limit - window_.begin() - spec_->codec.window;
+std::int64_t LayerState::SealablePages() const {
+  const std::int64_t room = length_ - window_.begin() - spec_->codec.window;
   return !spec_->seals() || room < kPageTokens ? 0 : room / kPageTokens;
 }
 
@@ -72,8 +72,6 @@ void LayerState::Truncate(std::int64_t length) {
   if (pages_.empty()) directions_.clear();
   TrimHostMemory();
   length_ = length;
-  // What the dropped tokens had made due is sealed already; nothing else is, until the next append.
-  settled_ = 0;
 }
 
 }  // namespace oscarkv

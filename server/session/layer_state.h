@@ -6,10 +6,9 @@
 //   1. Positions [0, min(length, sinks)) are in the sinks block, [sinks, window.begin) in pages,
 //      [window.begin, length) in the window. Without a token past the sinks, window.begin is
 //      `sinks` and there are neither pages nor window blocks.
-//   2. settled <= length: the length at the start of the last append, 0 where nothing is due.
-//   3. last_append, where known, ends at length.
-//   4. The sample holds positions in [window.begin, length) only: those that pages to come need.
-//   5. host_memory is the size of the sample and of the session's own directions.
+//   2. last_append, where known, ends at length.
+//   3. The sample holds positions in [window.begin, length) only: those that pages to come need.
+//   4. host_memory is the size of the sample and of the session's own directions.
 #pragma once
 
 #include <cstddef>
@@ -45,16 +44,14 @@ class LayerState {
 
   const LayerSpec& spec() const { return *spec_; }
   std::int64_t length() const { return length_; }
-  std::int64_t settled() const { return settled_; }
   const std::optional<AppendRecord>& last_append() const { return last_append_; }
 
   // Valid until the next change.
   LayerView View() const;
   LayerStats Stats() const;
 
-  // How many pages may be sealed so that each is followed by a whole window before `limit`.
-  // REQUIRES: limit <= length().
-  std::int64_t SealablePages(std::int64_t limit) const;
+  // How many pages could be sealed so that each is followed by a whole window.
+  std::int64_t SealablePages() const;
 
   // Drops all tokens at positions >= length, exactly: what remains is as it was. Forgets the last
   // append. Truncating to 0 frees everything.
@@ -75,7 +72,6 @@ class LayerState {
   PageTable pages_;
   Window window_;
   std::int64_t length_ = 0;
-  std::int64_t settled_ = 0;
   std::optional<AppendRecord> last_append_;
   QuerySample sample_;
   std::vector<float> directions_;  // [kv_heads][key_dim], found by the first seal with queries

@@ -78,7 +78,7 @@ absl::StatusOr<std::int64_t> Settler::SealSome(const std::shared_ptr<Session>& s
   LayerState& layer = lease.state();
   // Asked under the lease, where this layer's length stays. A deleted session is empty.
   if (!session->StepIsComplete()) return 0;
-  const std::int64_t pages = std::min(kPagesAtOnce, layer.SealablePages(layer.length()));
+  const std::int64_t pages = std::min(kPagesAtOnce, layer.SealablePages());
   if (pages == 0) return 0;
   LayerChange change(&layer, context_.pool, context_.budget);
   absl::Status status = change.Prepare(pages, TokenRows(), QueryRows());

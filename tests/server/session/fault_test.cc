@@ -52,8 +52,7 @@ class Scene {
   explicit Scene(std::int64_t budget = 1 << 28) : store_(&backend_, Options(budget)) {
     EXPECT_TRUE(store_.Create(SmallSession("s")).ok());
     spec_ = SmallLayer(0);
-    Append(0, 300);
-    Append(300, 1);
+    Append(0, 301);
   }
 
   void Append(std::int64_t begin, std::int32_t count) {

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "kernels/api/query_directions.h"
 #include "tests/server/support/fake_backend.h"
 #include "tests/server/support/test_session.h"
 
@@ -31,22 +32,24 @@ using ::testing::ElementsAreArray;
 class LayerChangeTest : public ::testing::Test {
  protected:
   // Does all steps of a change that appends `count` tokens, and seals `pages` before.
-  void Append(std::int32_t count, std::int64_t pages = 0, bool commit = true) {
+  void Append(std::int32_t count, std::int64_t pages = 0, bool commit = true,
+              bool with_queries = true) {
     const std::int64_t begin = layer_.length();
     const std::vector<std::uint16_t> keys = source_.Keys(begin, count);
     const std::vector<std::uint16_t> values = source_.Values(begin, count);
     const std::vector<std::uint16_t> queries = source_.Queries(begin, count);
     LayerChange change(&layer_, &pool_, &budget_);
-    ASSERT_TRUE(
-        change
-            .Prepare(
-                pages,
-                {.count = count,
-                 .dtype = spec_.storage,
-                 .keys = keys.data(),
-                 .values = values.data()},
-                {.dtype = spec_.storage, .data = queries.data(), .count = count, .begin = begin})
-            .ok());
+    ASSERT_TRUE(change
+                    .Prepare(pages,
+                             {.count = count,
+                              .dtype = spec_.storage,
+                              .keys = keys.data(),
+                              .values = values.data()},
+                             {.dtype = spec_.storage,
+                              .data = queries.data(),
+                              .count = with_queries ? count : 0,
+                              .begin = begin})
+                    .ok());
     std::vector<SealItem> seals(change.seal_items().begin(), change.seal_items().end());
     ASSERT_TRUE(backend_.Seal(seals).ok());
     change.Apply();
@@ -54,6 +57,8 @@ class LayerChangeTest : public ::testing::Test {
     ASSERT_TRUE(backend_.Append(change.append_items()).ok());
     if (commit) change.Commit();
   }
+
+  void AppendTokensAlone(std::int32_t count) { Append(count, 0, true, false); }
 
   void ExpectTokens(std::int64_t length) {
     ASSERT_EQ(layer_.length(), length);
@@ -98,17 +103,61 @@ TEST_F(LayerChangeTest, FillsSinksThenWindow) {
 
 TEST_F(LayerChangeTest, SealsPagesThatAWholeWindowFollows) {
   Append(4 + 128 + 31);
-  EXPECT_EQ(layer_.SealablePages(layer_.length()), 0);
+  EXPECT_EQ(layer_.SealablePages(), 0);
   Append(1);
-  EXPECT_EQ(layer_.SealablePages(layer_.length()), 1);
+  EXPECT_EQ(layer_.SealablePages(), 1);
   Append(127);
-  EXPECT_EQ(layer_.SealablePages(layer_.length()), 1);
+  EXPECT_EQ(layer_.SealablePages(), 1);
   Append(1);
-  EXPECT_EQ(layer_.SealablePages(layer_.length()), 2);
+  EXPECT_EQ(layer_.SealablePages(), 2);
   Append(1, 2);
   EXPECT_EQ(layer_.Stats().sealed_tokens, 256);
   EXPECT_EQ(layer_.Stats().pages_sealed_without_queries, 0);
   ExpectTokens(4 + 256 + 33);
+}
+
+// A page is chosen by the queries of its own positions and of the window after it, no others.
+TEST_F(LayerChangeTest, SealsByTheQueriesOfPageAndWindow) {
+  Append(420);
+  LayerChange change(&layer_, &pool_, &budget_);
+  ASSERT_TRUE(change.Prepare(3, TokenRows(), QueryRows()).ok());
+  ASSERT_EQ(change.seal_items().size(), 3U);
+  for (std::int64_t i = 0; i < 3; ++i) {
+    const SealItem& item = change.seal_items()[i];
+    const std::int64_t begin = 4 + i * kPageTokens;
+    const std::int64_t first = (begin + 15) / 16 * 16;
+    EXPECT_EQ(item.context, 32);
+    EXPECT_EQ(item.tokens[0], layer_.View().window[i * 4]);
+    EXPECT_EQ(item.tokens.size(), 5U);
+    ASSERT_EQ(item.num_queries, 10);
+    const std::vector<std::uint16_t> expected = source_.Queries(first, 10, 16);
+    EXPECT_TRUE(std::equal(expected.begin(), expected.end(), item.queries));
+    // The first page's queries give the directions of all.
+    ASSERT_NE(item.directions, nullptr);
+    EXPECT_EQ(item.directions, change.seal_items()[0].directions);
+  }
+  const std::vector<std::uint16_t> queries = source_.Queries(16, 10, 16);
+  const std::vector<float> directions = PrincipalDirections(spec_, queries.data(), 10);
+  EXPECT_TRUE(std::equal(directions.begin(), directions.end(), change.seal_items()[0].directions));
+}
+
+// Pages before the first queries have no residual; those from there on have.
+TEST_F(LayerChangeTest, FindsDirectionsWithTheFirstQueries) {
+  AppendTokensAlone(200);
+  Append(300);
+  LayerChange change(&layer_, &pool_, &budget_);
+  ASSERT_TRUE(change.Prepare(3, TokenRows(), QueryRows()).ok());
+  EXPECT_EQ(change.seal_items()[0].num_queries, 0);
+  EXPECT_EQ(change.seal_items()[0].queries, nullptr);
+  EXPECT_EQ(change.seal_items()[0].directions, nullptr);
+  EXPECT_GT(change.seal_items()[1].num_queries, 0);
+  EXPECT_NE(change.seal_items()[1].directions, nullptr);
+  std::vector<SealItem> seals(change.seal_items().begin(), change.seal_items().end());
+  ASSERT_TRUE(backend_.Seal(seals).ok());
+  change.Apply();
+  change.Commit();
+  EXPECT_NE(layer_.View().directions, nullptr);
+  EXPECT_EQ(layer_.Stats().pages_sealed_without_queries, 1);
 }
 
 TEST_F(LayerChangeTest, UndoneChangeLeavesNoTrace) {
@@ -120,7 +169,7 @@ TEST_F(LayerChangeTest, UndoneChangeLeavesNoTrace) {
     const std::int64_t window_begin = view.window_begin;
     const LayerStats stats = layer_.Stats();
     const std::int64_t used = budget_.used();
-    Append(70, layer_.SealablePages(layer_.length()), /*commit=*/false);
+    Append(70, layer_.SealablePages(), /*commit=*/false);
     ExpectTokens(before);
     EXPECT_EQ(budget_.used(), used);
     EXPECT_EQ(pool_.blocks(), backend_.blocks());
@@ -153,11 +202,11 @@ TEST_F(LayerChangeTest, TruncatesExactlyAtEveryLength) {
     layer_.Truncate(0);
     EXPECT_EQ(budget_.used(), 0);
     Append(300);
-    Append(10, layer_.SealablePages(layer_.length()));
+    Append(10, layer_.SealablePages());
     layer_.Truncate(length);
     ExpectTokens(length);
-    Append(400, layer_.SealablePages(layer_.length()));
-    Append(1, layer_.SealablePages(layer_.length()));
+    Append(400, layer_.SealablePages());
+    Append(1, layer_.SealablePages());
     ExpectTokens(length + 401);
     EXPECT_GE(layer_.Stats().sealed_tokens, 256);
   }
