@@ -14,8 +14,7 @@ namespace {
 // One page, kv head and query tile. Everything is sized for the widest head.
 class PageAttend {
  public:
-  PageAttend(const LayerMemory& layer, QueryTile& queries)
-      : spec_(*layer.spec), layer_(layer), queries_(queries) {
+  PageAttend(const LayerMemory& layer, QueryTile& queries) : spec_(*layer.spec), queries_(queries) {
     if (!spec_.has_residual() || layer.directions == nullptr) return;
     const float* direction =
         layer.directions + static_cast<std::int64_t>(queries.kv_head()) * spec_.key_dim;
@@ -51,7 +50,6 @@ class PageAttend {
   void QuantizeWeights(int row, int count, int bits, float bias);
 
   const LayerSpec& spec_;
-  const LayerMemory& layer_;
   QueryTile& queries_;
   float query_residual_[kTileRows] = {};
 

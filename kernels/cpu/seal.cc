@@ -26,7 +26,7 @@ KernelStatus Resolve(const BlockMemory& memory, SealItem& item, Sealing* sealing
   KernelStatus status = CheckSpec(item.spec);
   if (!status.ok()) return status;
   const LayerSpec& spec = *item.spec;
-  if (item.context < 0 || item.context > kMaxPosition || item.num_queries < 0 ||
+  if (item.context < 0 || item.num_queries < 0 ||
       (item.num_queries > 0 && item.queries == nullptr) || item.heads == nullptr) {
     return KernelStatus::InvalidArgument("a seal lacks queries or memory for its report");
   }
