@@ -103,13 +103,13 @@ TEST_F(LayerChangeTest, FillsSinksThenWindow) {
 
 TEST_F(LayerChangeTest, SealsPagesThatAWholeWindowFollows) {
   Append(4 + 128 + 31);
-  EXPECT_EQ(layer_.SealablePages(layer_.length()), 0);
+  EXPECT_EQ(layer_.SealablePages(), 0);
   Append(1);
-  EXPECT_EQ(layer_.SealablePages(layer_.length()), 1);
+  EXPECT_EQ(layer_.SealablePages(), 1);
   Append(127);
-  EXPECT_EQ(layer_.SealablePages(layer_.length()), 1);
+  EXPECT_EQ(layer_.SealablePages(), 1);
   Append(1);
-  EXPECT_EQ(layer_.SealablePages(layer_.length()), 2);
+  EXPECT_EQ(layer_.SealablePages(), 2);
   Append(1, 2);
   EXPECT_EQ(layer_.Stats().sealed_tokens, 256);
   EXPECT_EQ(layer_.Stats().pages_sealed_without_queries, 0);
@@ -169,7 +169,7 @@ TEST_F(LayerChangeTest, UndoneChangeLeavesNoTrace) {
     const std::int64_t window_begin = view.window_begin;
     const LayerStats stats = layer_.Stats();
     const std::int64_t used = budget_.used();
-    Append(70, layer_.SealablePages(layer_.length()), /*commit=*/false);
+    Append(70, layer_.SealablePages(), /*commit=*/false);
     ExpectTokens(before);
     EXPECT_EQ(budget_.used(), used);
     EXPECT_EQ(pool_.blocks(), backend_.blocks());
@@ -202,11 +202,11 @@ TEST_F(LayerChangeTest, TruncatesExactlyAtEveryLength) {
     layer_.Truncate(0);
     EXPECT_EQ(budget_.used(), 0);
     Append(300);
-    Append(10, layer_.SealablePages(layer_.length()));
+    Append(10, layer_.SealablePages());
     layer_.Truncate(length);
     ExpectTokens(length);
-    Append(400, layer_.SealablePages(layer_.length()));
-    Append(1, layer_.SealablePages(layer_.length()));
+    Append(400, layer_.SealablePages());
+    Append(1, layer_.SealablePages());
     ExpectTokens(length + 401);
     EXPECT_GE(layer_.Stats().sealed_tokens, 256);
   }
