@@ -30,7 +30,7 @@ LayerChange::~LayerChange() {
 
 absl::Status LayerChange::Prepare(std::int64_t pages, const TokenRows& tokens,
                                   const QueryRows& queries) {
-  assert(!applied_ && pages <= layer_->SealablePages(old_length_));
+  assert(!applied_ && pages <= layer_->SealablePages());
   tokens_ = tokens;
   queries_ = queries;
   if (absl::Status status = PrepareSeals(pages); !status.ok()) return status;

@@ -48,7 +48,7 @@ class LayerChange {
   LayerChange& operator=(const LayerChange&) = delete;
 
   // Any of the three may be nothing: 0 pages, tokens.count == 0, queries.count == 0.
-  // REQUIRES: pages <= layer.SealablePages(layer.length()); data lives as long as the change.
+  // REQUIRES: pages <= layer.SealablePages(); data lives as long as the change.
   // Errors: RESOURCE_EXHAUSTED; whatever else Backend::Allocate returns.
   absl::Status Prepare(std::int64_t pages, const TokenRows& tokens, const QueryRows& queries);
 
