@@ -78,8 +78,7 @@ absl::Status LayerReplay::Run(absl::FunctionRef<absl::Status()> before_step) {
 }
 
 absl::Status LayerReplay::AppendContext() {
-  // The last token before a position is appended with the position, see Step.
-  const std::int64_t context = std::max<std::int64_t>(positions_.front() - 1, 0);
+  const std::int64_t context = positions_.front();
   const absl::Time start = absl::Now();
   while (length_ < context) {
     absl::Status status = AppendUpTo(std::min(length_ + kContextTokensPerMessage, context));
@@ -105,11 +104,9 @@ absl::Status LayerReplay::AppendUpTo(std::int64_t length) {
 
 absl::Status LayerReplay::Step(std::size_t i) {
   const std::int64_t position = positions_[i];
-  // An append seals what the start of the append before it allows. So that this is the same as
-  // token by token, the last one before the position holds a single token.
-  absl::Status status = AppendUpTo(position - 1);
-  if (status.ok()) status = AppendUpTo(position);
-  if (!status.ok()) return status;
+  // The token at the position comes with its query, as in decoding: so the query sees sealed what it
+  // would see if all tokens had come one at a time.
+  if (absl::Status status = AppendUpTo(position); !status.ok()) return status;
   const absl::Time start = absl::Now();
   const auto response = Attend(position);
   attend_times_.push_back(absl::Now() - start);
