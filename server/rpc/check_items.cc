@@ -10,21 +10,10 @@
 #include "server/base/error.h"
 #include "server/rpc/fields.h"
 #include "server/rpc/tensors.h"
+#include "server/session/item_check.h"
 
 namespace oscarkv {
 namespace {
-
-absl::Status CheckShape(std::string_view field, const Rows& rows, int heads, int dim) {
-  if (rows.heads == heads && rows.dim == dim) return absl::OkStatus();
-  return InvalidField(Joined(field, "shape"), absl::StrCat(rows.heads, " heads of ", rows.dim),
-                      absl::StrCat(heads, " heads of ", dim, ", as the session's layer has"));
-}
-
-absl::Status CheckStorable(std::string_view field, const Rows& rows, DType storage) {
-  if (rows.dtype == storage || rows.dtype == DType::kFP32) return absl::OkStatus();
-  return InvalidField(Joined(field, "dtype"), NameOf(rows.dtype),
-                      absl::StrCat(NameOf(storage), ", the session's storage dtype, or fp32"));
-}
 
 float ElementAt(const Rows& rows, std::size_t index) {
   float value = 0;
@@ -80,23 +69,12 @@ absl::StatusOr<const LayerSpec*> LayerOf(const SessionConfig& config, int layer)
       std::lower_bound(config.layers.begin(), config.layers.end(), layer,
                        [](const LayerSpec& spec, int id) { return spec.layer < id; });
   if (found != config.layers.end() && found->layer == layer) return &*found;
-  return MakeError(absl::StatusCode::kNotFound,
-                   absl::StrCat("session ", config.id, " has no layer ", layer),
-                   {.reason = "LAYER_NOT_FOUND",
-                    .metadata = {{"session", config.id}, {"layer", absl::StrCat(layer)}}});
+  return LayerNotFound(config.id, layer);
 }
 
 absl::Status CheckRows(const LayerSpec& spec, const BatchItem& item) {
-  absl::Status s;
-  if (item.num_tokens > 0) {
-    s.Update(CheckShape("key", item.keys, spec.kv_heads, spec.key_dim));
-    s.Update(CheckShape("value", item.values, spec.kv_heads, spec.value_dim));
-    s.Update(CheckStorable("key", item.keys, spec.storage));
-  }
-  if (item.num_queries > 0) {
-    s.Update(CheckShape("query", item.queries, spec.query_heads, spec.key_dim));
-  }
-  if (!s.ok()) return s;
+  absl::Status s = CheckTensors(spec, item);
+  if (!s.ok()) return s;  // the rows are not what they seem
   if (item.num_tokens > 0) {
     s.Update(CheckFinite("key", item.keys, item.num_tokens, spec.storage));
     s.Update(CheckFinite("value", item.values, item.num_tokens, spec.storage));

@@ -13,16 +13,10 @@ namespace {
 // of a few of them cannot overflow.
 constexpr std::int64_t kFarthest = std::int64_t{1} << 48;
 
-// "expected 8 heads of 128 in bf16 or fp32"
 absl::Status CheckRows(std::string_view field, const Rows& rows, int heads, int dim) {
   if (rows.heads == heads && rows.dim == dim) return absl::OkStatus();
   return InvalidField(field, absl::StrCat(rows.heads, " heads of ", rows.dim),
-                      absl::StrCat(heads, " heads of ", dim));
-}
-
-absl::Status CheckStored(std::string_view field, DType dtype, DType storage) {
-  if (dtype == storage || dtype == DType::kFP32) return absl::OkStatus();
-  return InvalidField(field, NameOf(dtype), absl::StrCat(NameOf(storage), " or fp32"));
+                      absl::StrCat(heads, " heads of ", dim, ", as the session's layer has"));
 }
 
 absl::Status Mismatch(std::string_view reason, const std::string& message, std::uint64_t generation,
@@ -56,7 +50,8 @@ absl::Status SessionNotFound(std::string_view id) {
 absl::Status LayerNotFound(std::string_view id, int layer) {
   return MakeError(absl::StatusCode::kNotFound,
                    absl::StrCat("session \"", ToAbsl(id), "\" has no layer ", layer),
-                   {.reason = "LAYER_NOT_FOUND", .metadata = {{"value", absl::StrCat(layer)}}});
+                   {.reason = "LAYER_NOT_FOUND",
+                    .metadata = {{"session", std::string(id)}, {"value", absl::StrCat(layer)}}});
 }
 
 absl::Status GenerationMismatch(std::uint64_t asked, std::uint64_t generation,
@@ -64,6 +59,28 @@ absl::Status GenerationMismatch(std::uint64_t asked, std::uint64_t generation,
   return Mismatch("GENERATION_MISMATCH",
                   absl::StrCat("generation is ", asked, "; the session's is ", generation),
                   generation, length);
+}
+
+absl::Status CheckTensors(const LayerSpec& spec, const BatchItem& item) {
+  absl::Status status;
+  if (item.num_tokens > 0) {
+    const DType dtype = item.keys.dtype;
+    status.Update(CheckRows("key.shape", item.keys, spec.kv_heads, spec.key_dim));
+    status.Update(CheckRows("value.shape", item.values, spec.kv_heads, spec.value_dim));
+    if (dtype != spec.storage && dtype != DType::kFP32) {
+      status.Update(InvalidField(
+          "key.dtype", NameOf(dtype),
+          absl::StrCat(NameOf(spec.storage), ", the session's storage dtype, or fp32")));
+    }
+    if (item.values.dtype != dtype) {
+      status.Update(InvalidField("value.dtype", NameOf(item.values.dtype),
+                                 absl::StrCat(NameOf(dtype), ", as of key")));
+    }
+  }
+  if (item.num_queries > 0) {
+    status.Update(CheckRows("query.shape", item.queries, spec.query_heads, spec.key_dim));
+  }
+  return status;
 }
 
 absl::Status CheckShapes(const LayerSpec& spec, const BatchItem& item, bool attend) {
@@ -78,17 +95,7 @@ absl::Status CheckShapes(const LayerSpec& spec, const BatchItem& item, bool atte
   if (item.query_stride < 0) {
     return InvalidField("query_stride", absl::StrCat(item.query_stride), "0 or more");
   }
-  if (item.num_tokens > 0) {
-    absl::Status status = CheckRows("key", item.keys, spec.kv_heads, spec.key_dim);
-    if (status.ok()) status = CheckRows("value", item.values, spec.kv_heads, spec.value_dim);
-    if (status.ok()) status = CheckStored("key", item.keys.dtype, spec.storage);
-    if (status.ok() && item.values.dtype != item.keys.dtype) {
-      status = InvalidField("value", NameOf(item.values.dtype), NameOf(item.keys.dtype));
-    }
-    if (!status.ok()) return status;
-  }
-  if (item.num_queries == 0) return absl::OkStatus();
-  return CheckRows("query", item.queries, spec.query_heads, spec.key_dim);
+  return CheckTensors(spec, item);
 }
 
 absl::StatusOr<AppendKind> CheckLength(const LayerState& layer, const BatchItem& item,

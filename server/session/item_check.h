@@ -18,7 +18,9 @@ absl::Status LayerNotFound(std::string_view id, int layer);
 // FAILED_PRECONDITION with the session's generation and the layer's length.
 absl::Status GenerationMismatch(std::uint64_t asked, std::uint64_t generation, std::int64_t length);
 
-// Counts, heads, dims and dtypes of the item's tensors against the layer: INVALID_ARGUMENT.
+// Heads, dims and dtypes of the item's tensors against the layer: INVALID_ARGUMENT.
+absl::Status CheckTensors(const LayerSpec& spec, const BatchItem& item);
+// The item's counts, then CheckTensors.
 absl::Status CheckShapes(const LayerSpec& spec, const BatchItem& item, bool attend);
 
 enum class AppendKind {

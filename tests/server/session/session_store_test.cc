@@ -157,11 +157,11 @@ TEST_F(SessionStoreTest, RefusesWrongItemsAndSaysWhy) {
     EXPECT_NE(DetailOf(status, "expected"), "");
     return DetailOf(status, "field");
   };
-  EXPECT_EQ(field([](Request* r) { r->item.keys.heads = 3; }), "key");
-  EXPECT_EQ(field([](Request* r) { r->item.keys.dtype = DType::kFP16; }), "key");
-  EXPECT_EQ(field([](Request* r) { r->item.values.dim = 128; }), "value");
-  EXPECT_EQ(field([](Request* r) { r->item.values.dtype = DType::kFP32; }), "value");
-  EXPECT_EQ(field([](Request* r) { r->item.queries.heads = 2; }), "query");
+  EXPECT_EQ(field([](Request* r) { r->item.keys.heads = 3; }), "key.shape");
+  EXPECT_EQ(field([](Request* r) { r->item.keys.dtype = DType::kFP16; }), "key.dtype");
+  EXPECT_EQ(field([](Request* r) { r->item.values.dim = 128; }), "value.shape");
+  EXPECT_EQ(field([](Request* r) { r->item.values.dtype = DType::kFP32; }), "value.dtype");
+  EXPECT_EQ(field([](Request* r) { r->item.queries.heads = 2; }), "query.shape");
   EXPECT_EQ(field([](Request* r) { r->item.num_tokens = 0; }), "num_tokens");
   EXPECT_EQ(field([](Request* r) { r->item.num_queries = 0; }, true), "num_query_tokens");
   EXPECT_EQ(field([](Request* r) { r->item.expected_length.reset(); }), "expected_length");
