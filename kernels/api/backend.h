@@ -26,10 +26,10 @@ enum class BlockId : std::uint64_t {};
 inline constexpr BlockId kNoBlock{0};
 
 struct BackendInfo {
-  std::string name;              // "cpu", "cuda"
-  std::string device;            // for people, e.g. the processor's name and instruction set
-  int threads = 0;               // host threads that compute
-  std::int64_t memory_bytes = 0; // of the device (CPU: of the host, or its cgroup's limit)
+  std::string name;               // "cpu", "cuda"
+  std::string device;             // for people, e.g. the processor's name and instruction set
+  int threads = 0;                // host threads that compute
+  std::int64_t memory_bytes = 0;  // of the device (CPU: of the host, or its cgroup's limit)
 };
 
 // A page as a session sees it: its first `tokens` tokens, from position `begin` on.
@@ -59,24 +59,24 @@ struct AppendItem {
   std::int32_t block_tokens = kWindowBlockTokens;  // capacity of the block
   std::int32_t slot = 0;
   std::int32_t tokens = 0;
-  DType dtype = DType::kBF16;   // of keys and values: the storage dtype, or fp32, which is rounded
-  const void* keys = nullptr;   // [tokens][kv_heads][key_dim], packed, any alignment
-  const void* values = nullptr; // [tokens][kv_heads][value_dim]
+  DType dtype = DType::kBF16;    // of keys and values: the storage dtype, or fp32, which is rounded
+  const void* keys = nullptr;    // [tokens][kv_heads][key_dim], packed, any alignment
+  const void* values = nullptr;  // [tokens][kv_heads][value_dim]
 };
 
 struct AttendItem {
   LayerView layer;
-  std::int32_t num_queries = 0;        // query tokens
-  std::int64_t query_begin = 0;        // position of the first; may be negative or past the end
-  DType dtype = DType::kBF16;          // of queries: any
-  const void* queries = nullptr;       // [num_queries][query_heads][key_dim], packed, any alignment
-  bool causal = true;                  // false: every query sees the end of the cache
-  bool count_sink_logits = true;       // false: learned sinks are counted by another shard
-  float* outputs = nullptr;            // [num_queries][query_heads][value_dim]
-  float* log_sum_exps = nullptr;       // [num_queries][query_heads]; natural log, after scale and
-                                       // soft cap, over what the output covers, learned sink
-                                       // included if counted; -inf (and output 0) where a query
-                                       // sees nothing
+  std::int32_t num_queries = 0;   // query tokens
+  std::int64_t query_begin = 0;   // position of the first; may be negative or past the end
+  DType dtype = DType::kBF16;     // of queries: any
+  const void* queries = nullptr;  // [num_queries][query_heads][key_dim], packed, any alignment
+  bool causal = true;             // false: every query sees the end of the cache
+  bool count_sink_logits = true;  // false: learned sinks are counted by another shard
+  float* outputs = nullptr;       // [num_queries][query_heads][value_dim]
+  float* log_sum_exps = nullptr;  // [num_queries][query_heads]; natural log, after scale and
+                                  // soft cap, over what the output covers, learned sink
+                                  // included if counted; -inf (and output 0) where a query
+                                  // sees nothing
 };
 
 // What sealing did to one kv head.
@@ -89,14 +89,16 @@ struct SealedHead {
 
 struct SealItem {
   const LayerSpec* spec = nullptr;
-  std::span<const BlockId> tokens;  // window blocks: the page's kPageTokens tokens, then its context
-  std::int32_t context = 0;         // tokens after the page that the choice of a plan looks at
-  BlockId page = kNoBlock;          // written
-  const std::uint16_t* queries = nullptr;  // sample [num_queries][query_heads][key_dim], storage dtype
-  std::int32_t num_queries = 0;            // query tokens in the sample; 0: none
-  const float* directions = nullptr;       // [kv_heads][key_dim] or null: no residual is kept
-  SealedHead* heads = nullptr;             // [kv_heads], written
-  float norm_imbalance = 0;                // written: max over median of the page's token norms, 1 without
+  std::span<const BlockId>
+      tokens;                // window blocks: the page's kPageTokens tokens, then its context
+  std::int32_t context = 0;  // tokens after the page that the choice of a plan looks at
+  BlockId page = kNoBlock;   // written
+  const std::uint16_t* queries =
+      nullptr;                        // sample [num_queries][query_heads][key_dim], storage dtype
+  std::int32_t num_queries = 0;       // query tokens in the sample; 0: none
+  const float* directions = nullptr;  // [kv_heads][key_dim] or null: no residual is kept
+  SealedHead* heads = nullptr;        // [kv_heads], written
+  float norm_imbalance = 0;  // written: max over median of the page's token norms, 1 without
 };
 
 // Tokens [begin, begin + tokens) decoded to the storage dtype.
@@ -120,7 +122,8 @@ class Backend {
 
   virtual BackendInfo Info() const = 0;
 
-  // Fills `blocks` with new blocks of `bytes` each, 64-byte aligned, contents undefined. All or none.
+  // Fills `blocks` with new blocks of `bytes` each, 64-byte aligned, contents undefined. All or
+  // none.
   virtual KernelStatus Allocate(std::int64_t bytes, std::span<BlockId> blocks) = 0;
   // kNoBlock is skipped.
   virtual void Free(std::span<const BlockId> blocks) = 0;

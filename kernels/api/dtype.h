@@ -31,7 +31,8 @@ void ToFloats(DType dtype, const void* values, std::size_t count, float* out);
 
 // out[0..count) = values rounded to the 16-bit type `storage`. `values` needs no alignment.
 // REQUIRES: storage is 16 bits wide; dtype is `storage` or kFP32.
-void ToStorage(DType dtype, const void* values, std::size_t count, DType storage, std::uint16_t* out);
+void ToStorage(DType dtype, const void* values, std::size_t count, DType storage,
+               std::uint16_t* out);
 
 // The index of the first element that is NaN or infinite once rounded to `storage` (kFP32: as it
 // stands), if any. `values` needs no alignment.

@@ -50,20 +50,20 @@ struct CodecSpec {
   PlanMode plan = PlanMode::kAuto;
   bool residual = true;  // keep the error of keys along one direction per kv head, in int8
   Rotation value_rotation = Rotation::kHadamard;  // kNone also for values that the worker rotated
-  int window = 128;  // tokens kept in 16 bits at least, >= 1
-  int sinks = 4;     // first tokens kept in 16 bits, >= 0
+  int window = 128;                               // tokens kept in 16 bits at least, >= 1
+  int sinks = 4;                                  // first tokens kept in 16 bits, >= 0
 };
 
 struct LayerSpec {
   int layer = 0;  // global layer id of the model
   int query_heads = 0;
   int kv_heads = 0;
-  int key_dim = 0;    // 64, 80, 96, 112, 128, 192 or 256
-  int value_dim = 0;  // likewise
+  int key_dim = 0;               // 64, 80, 96, 112, 128, 192 or 256
+  int value_dim = 0;             // likewise
   DType storage = DType::kBF16;  // kBF16 or kFP16: sinks, window, 16-bit sides, query samples
 
-  float scale = 0;  // logit = scale * (q . k)
-  float softcap = 0;  // > 0: logit = softcap * tanh(logit / softcap), after scale
+  float scale = 0;                  // logit = scale * (q . k)
+  float softcap = 0;                // > 0: logit = softcap * tanh(logit / softcap), after scale
   std::int64_t sliding_window = 0;  // > 0: position p sees positions (p - sliding_window, p]
   std::vector<float> sink_logits;   // learned sinks: [query_heads] or empty
 
@@ -75,7 +75,9 @@ struct LayerSpec {
   bool keys_are_coded() const { return codec.key_bits < 16; }
   bool values_are_coded() const { return codec.value_bits < 16; }
   bool has_residual() const { return codec.residual && keys_are_coded(); }
-  int value_group_channels() const { return codec.value_group == 0 ? value_dim : codec.value_group; }
+  int value_group_channels() const {
+    return codec.value_group == 0 ? value_dim : codec.value_group;
+  }
   // A layer whose queries never look past the window is never sealed.
   bool seals() const { return sliding_window == 0 || sliding_window > codec.window; }
   // Queries at positions that are multiples of this are sampled for the choice of key plans.

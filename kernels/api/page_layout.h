@@ -8,8 +8,8 @@
 
 namespace oscarkv {
 
-inline constexpr int kTileSide = 16;    // rows and columns of a tile of 2-bit codes
-inline constexpr int kTileBytes = 64;   // sixteen 32-bit words, one a row
+inline constexpr int kTileSide = 16;   // rows and columns of a tile of 2-bit codes
+inline constexpr int kTileBytes = 64;  // sixteen 32-bit words, one a row
 inline constexpr int kPageAlignment = 64;
 
 // The page header: one record per kv head. A scale or zero is its fp16 field times 2^exponent.
@@ -51,9 +51,9 @@ struct PageLayout {
     heads = norms + AlignUp(2 * kPageTokens * norm_rows);
 
     key_groups = spec.keys_are_coded() ? kPageTokens / codec.key_group : 0;
-    value_groups = !spec.values_are_coded()
-                       ? 0
-                       : (spec.value_dim + spec.value_group_channels() - 1) / spec.value_group_channels();
+    value_groups = !spec.values_are_coded() ? 0
+                                            : (spec.value_dim + spec.value_group_channels() - 1) /
+                                                  spec.value_group_channels();
     constexpr std::int64_t kParams = sizeof(AffineFP16);
     key_codes = 0;
     key_params = key_codes + AlignUp(CodeBytes(kPageTokens, spec.key_dim, codec.key_bits));
