@@ -3,22 +3,8 @@
 #include <new>
 #include <string>
 
-#include "kernels/api/page_layout.h"
-
 namespace oscarkv::cpu {
 namespace {
-
-constexpr std::align_val_t kAlignment{kPageAlignment};
-// No host has room for a larger block; allocators need not be asked (some abort on nonsense).
-constexpr std::int64_t kLargestBlock = std::int64_t{1} << 40;
-
-std::byte* AllocateBytes(std::int64_t bytes) {
-  if (bytes >= kLargestBlock) return nullptr;
-  return static_cast<std::byte*>(
-      ::operator new(static_cast<std::size_t>(bytes), kAlignment, std::nothrow));
-}
-
-void FreeBytes(std::byte* data) { ::operator delete(data, kAlignment); }
 
 BlockId MakeId(std::uint32_t slot, std::uint32_t tag) {
   return BlockId{(static_cast<std::uint64_t>(tag) << 32) | slot};
@@ -37,7 +23,6 @@ BlockMemory::~BlockMemory() {
   for (std::uint32_t i = 0; i < kChunks; ++i) {
     Chunk* chunk = chunks_[i].load(std::memory_order_relaxed);
     if (chunk == nullptr) break;
-    for (Slot& slot : *chunk) FreeBytes(slot.data.load(std::memory_order_relaxed));
     delete chunk;
   }
 }
@@ -73,8 +58,8 @@ KernelStatus BlockMemory::Allocate(std::int64_t bytes, std::span<BlockId> blocks
     return KernelStatus::ResourceExhausted("no room for more blocks");
   }
   for (std::size_t i = 0; i < blocks.size(); ++i) {
-    std::byte* data = AllocateBytes(bytes);
-    if (data == nullptr) {
+    const SlabPool::Piece piece = pool_.Take(bytes);
+    if (piece.data == nullptr) {
       Free(blocks.first(i));
       const std::lock_guard lock(mutex_);
       free_slots_.insert(free_slots_.end(), slots.begin() + static_cast<std::ptrdiff_t>(i),
@@ -83,7 +68,8 @@ KernelStatus BlockMemory::Allocate(std::int64_t bytes, std::span<BlockId> blocks
                                              " blocks of " + std::to_string(bytes) + " bytes");
     }
     Slot* slot = SlotAt(slots[i]);
-    slot->data.store(data, std::memory_order_relaxed);
+    slot->slab = piece.slab;
+    slot->data.store(piece.data, std::memory_order_relaxed);
     slot->bytes.store(bytes, std::memory_order_release);
     blocks[i] = MakeId(slots[i], slot->tag.load(std::memory_order_relaxed));
   }
@@ -98,7 +84,7 @@ void BlockMemory::Free(std::span<const BlockId> blocks) {
     const std::uint32_t tag = TagOf(id) + 1 == 0 ? 1 : TagOf(id) + 1;
     slot->tag.store(tag, std::memory_order_relaxed);
     slot->bytes.store(0, std::memory_order_relaxed);
-    FreeBytes(slot->data.exchange(nullptr, std::memory_order_relaxed));
+    pool_.Give({slot->data.exchange(nullptr, std::memory_order_relaxed), slot->slab});
     const std::lock_guard lock(mutex_);
     free_slots_.push_back(SlotOf(id));
   }

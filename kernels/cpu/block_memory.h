@@ -21,6 +21,7 @@
 #include <vector>
 
 #include "kernels/api/backend.h"
+#include "kernels/cpu/slab_pool.h"
 
 namespace oscarkv::cpu {
 
@@ -48,6 +49,7 @@ class BlockMemory {
     std::atomic<std::byte*> data{nullptr};
     std::atomic<std::int64_t> bytes{0};
     std::atomic<std::uint32_t> tag{1};
+    SlabPool::Slab* slab = nullptr;  // touched by who allocates or frees the block
   };
   static constexpr std::uint32_t kChunkSlots = 1u << 14;
   static constexpr std::uint32_t kChunks = 1u << 16;
@@ -57,6 +59,7 @@ class BlockMemory {
   // Takes `count` free slots. False if there are none left.
   bool TakeSlots(std::size_t count, std::vector<std::uint32_t>& slots);
 
+  SlabPool pool_;
   std::mutex mutex_;
   std::vector<std::uint32_t> free_slots_;  // guarded by mutex_
   std::uint32_t slots_ = 0;                // ever made; guarded by mutex_

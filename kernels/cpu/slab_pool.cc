@@ -1,0 +1,93 @@
+#include "kernels/cpu/slab_pool.h"
+
+#include <algorithm>
+#include <new>
+
+#include "kernels/api/page_layout.h"
+
+namespace oscarkv::cpu {
+namespace {
+
+constexpr std::align_val_t kAlignment{kPageAlignment};
+// No host has room for a larger slab; allocators need not be asked (some abort on nonsense).
+constexpr std::int64_t kLargestSlab = std::int64_t{1} << 40;
+
+// Large enough that the system maps and unmaps it as a whole. The address sanitizer looks between
+// allocations only, so there each piece is one.
+#if defined(__SANITIZE_ADDRESS__)
+constexpr std::int64_t kSlabBytes = 0;
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer)
+constexpr std::int64_t kSlabBytes = 0;
+#else
+constexpr std::int64_t kSlabBytes = 4 << 20;
+#endif
+#else
+constexpr std::int64_t kSlabBytes = 4 << 20;
+#endif
+
+}  // namespace
+
+SlabPool::~SlabPool() {
+  for (auto& [bytes, size] : sizes_) {
+    for (const std::list<Slab>* slabs : {&size.with_room, &size.full}) {
+      for (const Slab& slab : *slabs) ::operator delete(slab.memory, kAlignment);
+    }
+  }
+}
+
+bool SlabPool::AddSlab(std::int64_t piece_bytes, Size& size) {
+  const std::int64_t pieces = std::max<std::int64_t>(1, kSlabBytes / piece_bytes);
+  const std::int64_t bytes = pieces * piece_bytes;
+  auto* const memory = static_cast<std::byte*>(
+      ::operator new(static_cast<std::size_t>(bytes), kAlignment, std::nothrow));
+  if (memory == nullptr) return false;
+  size.with_room.emplace_front();
+  Slab& slab = size.with_room.front();
+  slab.size = &size;
+  slab.self = size.with_room.begin();
+  slab.memory = memory;
+  slab.piece_bytes = piece_bytes;
+  slab.pieces = static_cast<std::int32_t>(pieces);
+  slab_bytes_ += bytes;
+  return true;
+}
+
+SlabPool::Piece SlabPool::Take(std::int64_t bytes) {
+  if (bytes > kLargestSlab) return {};
+  const std::int64_t piece_bytes = AlignUp(bytes);
+  const std::lock_guard lock(mutex_);
+  Size& size = sizes_[piece_bytes];
+  if (size.with_room.empty() && !AddSlab(piece_bytes, size)) return {};
+  Slab& slab = size.with_room.front();
+  std::byte* data = nullptr;
+  if (!slab.given_back.empty()) {
+    data = slab.given_back.back();
+    slab.given_back.pop_back();
+  } else {
+    data = slab.memory + slab.untouched++ * piece_bytes;
+  }
+  if (slab.is_full()) size.full.splice(size.full.begin(), size.with_room, slab.self);
+  return {data, &slab};
+}
+
+void SlabPool::Give(const Piece& piece) {
+  const std::lock_guard lock(mutex_);
+  Slab& slab = *piece.slab;
+  Size& size = *slab.size;
+  if (slab.is_full()) size.with_room.splice(size.with_room.end(), size.full, slab.self);
+  slab.given_back.push_back(piece.data);
+  if (slab.in_use() > 0) return;
+  slab_bytes_ -= slab.pieces * slab.piece_bytes;
+  ::operator delete(slab.memory, kAlignment);
+  const std::int64_t piece_bytes = slab.piece_bytes;
+  size.with_room.erase(slab.self);
+  if (size.with_room.empty() && size.full.empty()) sizes_.erase(piece_bytes);
+}
+
+std::int64_t SlabPool::slab_bytes() const {
+  const std::lock_guard lock(mutex_);
+  return slab_bytes_;
+}
+
+}  // namespace oscarkv::cpu
