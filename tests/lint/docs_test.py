@@ -158,7 +158,7 @@ class Checker:
 
 def documents(root):
     return [root / "README.md", root / "CONTRIBUTING.md", *sorted((root / "docs").rglob("*.md")),
-            *sorted((root / "kernels").rglob("*.md"))]
+            *(path for folder in ("kernels", "server", "tests") for path in sorted((root / folder).rglob("*.md")))]
 
 
 def self_test():
