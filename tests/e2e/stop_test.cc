@@ -109,7 +109,7 @@ TEST(StopTest, StoppingUnderLoadLosesNothingThatWasAcknowledged) {
     std::vector<std::thread> clients;
     std::atomic<int> answered = 0;
     for (int i = 0; i < 4; ++i) {
-      clients.emplace_back([&server, &answered, i, address = server->server().address()] {
+      clients.emplace_back([&answered, i, address = server->server().address()] {
         const auto stub = v1::KvCacheService::NewStub(Connect(address));
         const TestModel model;
         const v1::Session session = Create(*stub, std::string(1, static_cast<char>('a' + i)));

@@ -97,7 +97,7 @@ TEST(ConfigTest, BadValuesNameFlagValueAndWhatIsExpected) {
   ASSERT_EQ(kBad.size(), Settings().size());
   for (const auto& [flag, values] : kBad) {
     const auto setting = std::find_if(Settings().begin(), Settings().end(),
-                                      [&](const Setting& s) { return s.flag == flag; });
+                                      [name = flag](const Setting& s) { return s.flag == name; });
     ASSERT_NE(setting, Settings().end()) << flag;
     for (const std::string& value : values) {
       Config config;
