@@ -93,7 +93,7 @@ absl::Status Handlers::TruncateSession(const v1::TruncateSessionRequest& request
   s.Update(CheckRange("length", request.length(), 0, limits::kMaxPosition));
   if (!s.ok()) return s;
   const absl::StatusOr<SessionInfo> info =
-      store_->Truncate(request.session(), request.generation(), request.length());
+      store_->Truncate(request.session(), "", request.generation(), request.length());
   if (!info.ok()) return info.status();
   EncodeSession(*info, SessionParts::kAll, *response.mutable_session());
   return absl::OkStatus();

@@ -49,14 +49,13 @@ absl::StatusOr<TokenReader> TokenReader::Open(const SessionStore& store,
   if (!info.ok()) return info.status();
   TokenReader reader;
   reader.store_ = &store;
-  reader.session_ = request.session();
   reader.generation_ = request.generation();
   reader.config_ = info->config;
   const absl::StatusOr<const LayerSpec*> spec = LayerOf(*reader.config_, request.layer());
   if (!spec.ok()) return spec.status();
   reader.spec_ = *spec;
   // The store checks generation and begin: an empty read does nothing else.
-  if (absl::Status s = store.Read(reader.session_, reader.generation_, request.layer(),
+  if (absl::Status s = store.Read(reader.config_, reader.generation_, request.layer(),
                                   request.begin(), 0, nullptr, nullptr);
       !s.ok()) {
     return s;
@@ -81,7 +80,7 @@ absl::Status TokenReader::Next(v1::ReadTokensResponse& response) {
   const int heads = spec_->kv_heads;
   std::vector<std::uint16_t> keys(static_cast<std::size_t>(tokens * heads * spec_->key_dim));
   std::vector<std::uint16_t> values(static_cast<std::size_t>(tokens * heads * spec_->value_dim));
-  if (absl::Status s = store_->Read(session_, generation_, spec_->layer, next_, tokens, keys.data(),
+  if (absl::Status s = store_->Read(config_, generation_, spec_->layer, next_, tokens, keys.data(),
                                     values.data());
       !s.ok()) {
     return s;

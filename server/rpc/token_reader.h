@@ -3,7 +3,6 @@
 
 #include <cstdint>
 #include <memory>
-#include <string>
 
 #include "absl/status/statusor.h"
 #include "kernels/api/layer_spec.h"
@@ -29,10 +28,9 @@ class TokenReader {
   TokenReader() = default;
 
   const SessionStore* store_ = nullptr;
-  std::string session_;
   std::uint64_t generation_ = 0;
-  std::shared_ptr<const SessionConfig> config_;  // keeps spec_
-  const LayerSpec* spec_ = nullptr;
+  std::shared_ptr<const SessionConfig> config_;
+  const LayerSpec* spec_ = nullptr;  // of config_
   std::int64_t next_ = 0;
   std::int64_t end_ = 0;
   std::int64_t run_tokens_ = 0;

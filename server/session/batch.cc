@@ -86,7 +86,7 @@ absl::Status Batch::Check(Work* work) const {
   const LayerState& layer = work->layer();
   const Session& session = work->lease->session();
   const std::uint64_t generation = session.generation();
-  if (item.generation != generation) {
+  if ((item.config && item.config != session.config()) || item.generation != generation) {
     return GenerationMismatch(item.generation, generation, layer.length());
   }
   absl::Status status = CheckShapes(layer.spec(), item, attend_ != nullptr);

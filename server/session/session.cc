@@ -68,6 +68,7 @@ void Session::Publish(std::size_t index, const LayerStats& stats) {
 
 void Session::TruncateLayers(std::int64_t length) {
   std::vector<LayerStats> stats;
+  stats.reserve(layers_.size());  // from here on nothing can fail
   for (const std::unique_ptr<Layer>& layer : layers_) {
     MutexLock lock(&layer->mutex);
     layer->state.Truncate(length);
@@ -77,8 +78,9 @@ void Session::TruncateLayers(std::int64_t length) {
   published_ = std::move(stats);
 }
 
-void Session::Truncate(std::int64_t length, std::uint64_t new_generation) {
-  TruncateLayers(length);
+void Session::Truncate(TruncateRecord asked, std::uint64_t new_generation) {
+  TruncateLayers(asked.length);
+  last_truncate_ = std::move(asked);
   MutexLock lock(&published_mutex_);
   generation_ = new_generation;
 }

@@ -15,6 +15,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -28,6 +29,15 @@
 #include "server/session/session_store.h"
 
 namespace oscarkv {
+
+// What tells a repeat of a truncate from another one.
+struct TruncateRecord {
+  std::string request_id;        // "": not repeatable
+  std::uint64_t generation = 0;  // that was asked for, not the one begun
+  std::int64_t length = 0;
+
+  friend bool operator==(const TruncateRecord&, const TruncateRecord&) = default;
+};
 
 class Session {
  public:
@@ -56,9 +66,13 @@ class Session {
 
   void Publish(std::size_t index, const LayerStats& stats);
 
-  // Drops tokens at positions >= length from every layer, and begins a new generation.
-  void Truncate(std::int64_t length, std::uint64_t new_generation)
+  // Drops tokens at positions >= asked.length from every layer, and begins a new generation.
+  void Truncate(TruncateRecord asked, std::uint64_t new_generation)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(gate_);
+  // Whether the last truncate was this one.
+  bool IsRepeat(const TruncateRecord& asked) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(gate_) {
+    return !asked.request_id.empty() && asked == last_truncate_;
+  }
   // Frees everything; later requests find the session deleted.
   void Delete() ABSL_EXCLUSIVE_LOCKS_REQUIRED(gate_);
 
@@ -75,6 +89,7 @@ class Session {
   const absl::Time create_time_;
   std::vector<std::unique_ptr<Layer>> layers_;  // as config_->layers
   Gate gate_;
+  std::optional<TruncateRecord> last_truncate_ ABSL_GUARDED_BY(gate_);
 
   mutable Mutex published_mutex_;
   std::uint64_t generation_ ABSL_GUARDED_BY(published_mutex_);

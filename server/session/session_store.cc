@@ -30,10 +30,9 @@ class SessionStore::Impl {
   absl::StatusOr<SessionInfo> Create(SessionConfig config);
   absl::StatusOr<std::shared_ptr<Session>> Find(std::string_view id) const;
   absl::Status Delete(std::string_view id, std::uint64_t generation);
-  absl::StatusOr<SessionInfo> Truncate(std::string_view id, std::uint64_t generation,
-                                       std::int64_t length);
-  absl::Status Read(std::string_view id, std::uint64_t generation, int layer,
-                    const ReadItem& request) const;
+  absl::StatusOr<SessionInfo> Truncate(std::string_view id, const TruncateRecord& asked);
+  absl::Status Read(const std::shared_ptr<const SessionConfig>& config, std::uint64_t generation,
+                    int layer, const ReadItem& request) const;
   StoreTotals Totals() const;
 
   const SessionTable& sessions() const { return sessions_; }
@@ -89,35 +88,40 @@ absl::Status SessionStore::Impl::Delete(std::string_view id, std::uint64_t gener
 }
 
 absl::StatusOr<SessionInfo> SessionStore::Impl::Truncate(std::string_view id,
-                                                         std::uint64_t generation,
-                                                         std::int64_t length) {
+                                                         const TruncateRecord& asked) {
   const absl::StatusOr<std::shared_ptr<Session>> found = Find(id);
   if (!found.ok()) return found.status();
   Session& session = **found;
   const AloneInGate alone(&session.gate());
   if (session.deleted()) return SessionNotFound(id);
   const SessionInfo info = session.Info();
-  if (generation != info.generation) {
-    return GenerationMismatch(generation, info.generation, info.committed_length);
+  if (session.IsRepeat(asked)) return info;
+  if (asked.generation != info.generation) {
+    return GenerationMismatch(asked.generation, info.generation, info.committed_length);
   }
   std::int64_t longest = 0;
   for (const LayerStats& layer : info.layers) longest = std::max(longest, layer.length);
-  if (length < 0 || length > longest) {
-    return InvalidField("length", absl::StrCat(length), absl::StrCat("0 to ", longest));
+  if (asked.length < 0 || asked.length > longest) {
+    return InvalidField("length", absl::StrCat(asked.length), absl::StrCat("0 to ", longest));
   }
-  session.Truncate(length, NewGeneration());
+  session.Truncate(asked, NewGeneration());
   session.NoteChange();
   return session.Info();
 }
 
-absl::Status SessionStore::Impl::Read(std::string_view id, std::uint64_t generation, int layer,
+absl::Status SessionStore::Impl::Read(const std::shared_ptr<const SessionConfig>& config,
+                                      std::uint64_t generation, int layer,
                                       const ReadItem& request) const {
-  absl::StatusOr<std::shared_ptr<Session>> found = Find(id);
+  absl::StatusOr<std::shared_ptr<Session>> found = Find(config->id);
   if (!found.ok()) return found.status();
+  if ((*found)->config() != config) {
+    const SessionInfo info = (*found)->Info();
+    return GenerationMismatch(generation, info.generation, info.committed_length);
+  }
   const std::optional<std::size_t> index = (*found)->IndexOf(layer);
-  if (!index) return LayerNotFound(id, layer);
+  if (!index) return LayerNotFound(config->id, layer);
   const LayerLease lease(*std::move(found), *index);
-  if (lease.session().deleted()) return SessionNotFound(id);
+  if (lease.session().deleted()) return SessionNotFound(config->id);
   const std::uint64_t current = lease.session().generation();
   const std::int64_t length = lease.state().length();
   if (generation != current) return GenerationMismatch(generation, current, length);
@@ -173,9 +177,10 @@ absl::Status SessionStore::Delete(std::string_view id, std::uint64_t generation)
   return impl_->Delete(id, generation);
 }
 
-absl::StatusOr<SessionInfo> SessionStore::Truncate(std::string_view id, std::uint64_t generation,
-                                                   std::int64_t length) {
-  return impl_->Truncate(id, generation, length);
+absl::StatusOr<SessionInfo> SessionStore::Truncate(std::string_view id, std::string_view request_id,
+                                                   std::uint64_t generation, std::int64_t length) {
+  return impl_->Truncate(
+      id, {.request_id = std::string(request_id), .generation = generation, .length = length});
 }
 
 absl::StatusOr<std::shared_ptr<const SessionConfig>> SessionStore::ConfigOf(
@@ -193,11 +198,12 @@ void SessionStore::Attend(int layer, std::span<BatchItem> items, const AttendOpt
   Batch(impl_->context(), layer, items, &options).Run();
 }
 
-absl::Status SessionStore::Read(std::string_view id, std::uint64_t generation, int layer,
-                                std::int64_t begin, std::int64_t tokens, std::uint16_t* keys,
+absl::Status SessionStore::Read(const std::shared_ptr<const SessionConfig>& config,
+                                std::uint64_t generation, int layer, std::int64_t begin,
+                                std::int64_t tokens, std::uint16_t* keys,
                                 std::uint16_t* values) const {
   return impl_->Read(
-      id, generation, layer,
+      config, generation, layer,
       {.layer = {}, .begin = begin, .tokens = tokens, .keys = keys, .values = values});
 }
 

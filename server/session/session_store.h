@@ -78,6 +78,10 @@ struct Rows {
 // not at all.
 struct BatchItem {
   std::string_view session;
+  // By what the caller sized outputs and checked rows; null: not checked. A session of that id that
+  // was made since has another one: then the item is refused with GENERATION_MISMATCH, and nothing
+  // is touched, the outputs neither.
+  std::shared_ptr<const SessionConfig> config;
   std::uint64_t generation = 0;
   std::optional<std::int64_t> expected_length;  // set where num_tokens > 0
 
@@ -92,7 +96,7 @@ struct BatchItem {
 
   // Attend only: [num_queries][query_heads][value_dim] and [num_queries][query_heads]; written only
   // if the item succeeds, or 0 and -inf where the backend failed. REQUIRES: sized by the shape of
-  // the session's layer, see ConfigOf.
+  // the layer in `config`.
   float* outputs = nullptr;
   float* log_sum_exps = nullptr;
 
@@ -129,11 +133,14 @@ class SessionStore {
                                 std::optional<std::string_view> tenant) const;
   // generation 0: any.
   absl::Status Delete(std::string_view id, std::uint64_t generation);
-  absl::StatusOr<SessionInfo> Truncate(std::string_view id, std::uint64_t generation,
-                                       std::int64_t length);
+  // Drops tokens at positions >= length and begins a new generation. A repeat of the session's last
+  // truncate (the same request_id, not empty, with the generation and length of then) changes
+  // nothing and returns the session as it is.
+  absl::StatusOr<SessionInfo> Truncate(std::string_view id, std::string_view request_id,
+                                       std::uint64_t generation, std::int64_t length);
 
-  // Shape of a layer, for whoever sizes outputs; NOT_FOUND for the session or the layer. Never
-  // changes during the life of a session.
+  // Shapes of the layers, for whoever sizes outputs; NOT_FOUND for the session. Never changes
+  // during the life of a session, and two sessions never share one.
   absl::StatusOr<std::shared_ptr<const SessionConfig>> ConfigOf(std::string_view id) const;
 
   // Each item's status tells of the item. Sessions must differ: a later item of the same session is
@@ -142,9 +149,12 @@ class SessionStore {
   void Attend(int layer, std::span<BatchItem> items, const AttendOptions& options);
 
   // Decodes tokens [begin, begin + tokens) of a layer to the storage dtype.
-  // keys: [tokens][kv_heads][key_dim], values: [tokens][kv_heads][value_dim].
-  absl::Status Read(std::string_view id, std::uint64_t generation, int layer, std::int64_t begin,
-                    std::int64_t tokens, std::uint16_t* keys, std::uint16_t* values) const;
+  // keys: [tokens][kv_heads][key_dim], values: [tokens][kv_heads][value_dim], sized by `config`.
+  // NOT_FOUND if there is no session config->id; GENERATION_MISMATCH if it is not the one that
+  // `config` is of, or has another generation. REQUIRES: config is not null.
+  absl::Status Read(const std::shared_ptr<const SessionConfig>& config, std::uint64_t generation,
+                    int layer, std::int64_t begin, std::int64_t tokens, std::uint16_t* keys,
+                    std::uint16_t* values) const;
 
   // Seals at once what the background would seal after `settle_after` of idleness.
   void Settle();

@@ -133,7 +133,7 @@ TEST_F(TokenReaderTest, ATruncationMeanwhileEndsTheReading) {
   ASSERT_TRUE(reader.ok());
   v1::ReadTokensResponse run;
   ASSERT_TRUE(reader->Next(run).ok());
-  ASSERT_TRUE(store_.Truncate("a", session_.generation(), 600).ok());
+  ASSERT_TRUE(store_.Truncate("a", "", session_.generation(), 600).ok());
   EXPECT_EQ(ReasonOf(reader->Next(run)), "GENERATION_MISMATCH");
 }
 

@@ -60,7 +60,7 @@ TEST_F(BatchTest, AnItemThatWaitedForATruncateIsOfAnotherGeneration) {
     const AloneInGate alone(&session->gate());
     waits = std::thread([&] { (void)Append(&request); });
     while (session.use_count() < 3) std::this_thread::yield();
-    session->Truncate(0, 2);
+    session->Truncate({.request_id = "", .generation = 1, .length = 0}, 2);
   }
   waits.join();
   ASSERT_EQ(request.item.status.code(), absl::StatusCode::kFailedPrecondition);

@@ -139,7 +139,8 @@ TEST_F(ConcurrencyTest, EverythingAtOnceEnds) {
       const absl::StatusOr<SessionInfo> info = store_.Get(id);
       switch (random() % 4) {
         case 0:
-          if (info.ok()) (void)store_.Truncate(id, info->generation, info->committed_length / 2);
+          if (info.ok())
+            (void)store_.Truncate(id, "", info->generation, info->committed_length / 2);
           break;
         case 1:
           if (info.ok()) (void)store_.Delete(id, info->generation);

@@ -140,7 +140,7 @@ class Worker {
   }
   void TruncateTo(std::int64_t length) {
     const SessionInfo info = *store_->Get(id_);
-    EXPECT_TRUE(store_->Truncate(id_, info.generation, length).ok());
+    EXPECT_TRUE(store_->Truncate(id_, "", info.generation, length).ok());
   }
 
  private:

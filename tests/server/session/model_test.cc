@@ -83,7 +83,7 @@ class ModelTest : public ::testing::TestWithParam<int> {
   void Truncate(const std::string& id) {
     const auto it = model_.find(id);
     if (it == model_.end()) {
-      EXPECT_EQ(store_.Truncate(id, 1, 0).status().code(), absl::StatusCode::kNotFound);
+      EXPECT_EQ(store_.Truncate(id, "", 1, 0).status().code(), absl::StatusCode::kNotFound);
       return;
     }
     ModelSession& session = it->second;
@@ -93,7 +93,7 @@ class ModelTest : public ::testing::TestWithParam<int> {
     }
     const std::int64_t length = OneIn(2) ? longest - std::min<std::int64_t>(longest, Draw(0, 3))
                                          : Draw(0, static_cast<int>(longest) + 1);
-    const absl::StatusOr<SessionInfo> info = store_.Truncate(id, session.generation, length);
+    const absl::StatusOr<SessionInfo> info = store_.Truncate(id, "", session.generation, length);
     ASSERT_EQ(info.ok(), length <= longest);
     if (!info.ok()) return;
     EXPECT_GT(info->generation, last_generation_);

@@ -129,7 +129,7 @@ TEST_F(SessionStoreTest, DeleteFreesEverything) {
 TEST_F(SessionStoreTest, GenerationsAreNeverUsedTwice) {
   Create(SmallSession("s"));
   const std::uint64_t created = Generation();
-  ASSERT_TRUE(store_.Truncate("s", created, 0).ok());
+  ASSERT_TRUE(store_.Truncate("s", "", created, 0).ok());
   const std::uint64_t truncated = Generation();
   ASSERT_TRUE(store_.Delete("s", 0).ok());
   Create(SmallSession("s"));
@@ -208,7 +208,7 @@ TEST_F(SessionStoreTest, RepeatsAreAcknowledged) {
   Request earlier = AppendRequest("s", Generation(), SourceOf(), 0, 10, false);
   EXPECT_EQ(ReasonOf(Append(&store_, 0, &earlier)), "LENGTH_MISMATCH");
 
-  ASSERT_TRUE(store_.Truncate("s", Generation(), 15).ok());
+  ASSERT_TRUE(store_.Truncate("s", "", Generation(), 15).ok());
   request.item.generation = Generation();
   EXPECT_EQ(ReasonOf(Append(&store_, 0, &request)), "LENGTH_MISMATCH");  // forgotten
 }
@@ -293,15 +293,39 @@ TEST_F(SessionStoreTest, TruncateChecksAndForgets) {
   ASSERT_TRUE(AppendTokens(0, 300, 0).ok());
   ASSERT_TRUE(AppendTokens(0, 200, 1).ok());
   EXPECT_EQ(Info().committed_length, 200);
-  EXPECT_EQ(ReasonOf(store_.Truncate("s", 1, 0).status()), "GENERATION_MISMATCH");
-  EXPECT_EQ(DetailOf(store_.Truncate("s", Generation(), 301).status(), "field"), "length");
-  EXPECT_EQ(DetailOf(store_.Truncate("s", Generation(), -1).status(), "field"), "length");
-  const absl::StatusOr<SessionInfo> info = store_.Truncate("s", Generation(), 250);
+  EXPECT_EQ(ReasonOf(store_.Truncate("s", "", 1, 0).status()), "GENERATION_MISMATCH");
+  EXPECT_EQ(DetailOf(store_.Truncate("s", "", Generation(), 301).status(), "field"), "length");
+  EXPECT_EQ(DetailOf(store_.Truncate("s", "", Generation(), -1).status(), "field"), "length");
+  const absl::StatusOr<SessionInfo> info = store_.Truncate("s", "", Generation(), 250);
   ASSERT_TRUE(info.ok());
   EXPECT_EQ(info->layers[0].length, 250);
   EXPECT_EQ(info->layers[1].length, 200);
   ExpectTokens(250, 0);
   ExpectTokens(200, 1);
+}
+
+TEST_F(SessionStoreTest, ARepeatedTruncateChangesNothing) {
+  Create(SmallSession("s"));
+  ASSERT_TRUE(AppendTokens(0, 300).ok());
+  const std::uint64_t asked = Generation();
+  ASSERT_TRUE(store_.Truncate("s", "r", asked, 200).ok());
+  const std::uint64_t begun = Generation();
+  ASSERT_TRUE(AppendTokens(200, 5).ok());
+  const absl::StatusOr<SessionInfo> again = store_.Truncate("s", "r", asked, 200);
+  ASSERT_TRUE(again.ok()) << again.status();
+  EXPECT_EQ(again->generation, begun);
+  EXPECT_EQ(again->layers[0].length, 205);
+
+  const auto refused = [&](std::string_view request_id, std::int64_t length) {
+    return ReasonOf(store_.Truncate("s", request_id, asked, length).status());
+  };
+  EXPECT_EQ(refused("q", 200), "GENERATION_MISMATCH");
+  EXPECT_EQ(refused("r", 201), "GENERATION_MISMATCH");
+  EXPECT_EQ(ReasonOf(store_.Truncate("s", "r", asked + 1000, 200).status()), "GENERATION_MISMATCH");
+  // Only the last one is known, and one without an id never.
+  ASSERT_TRUE(store_.Truncate("s", "", begun, 100).ok());
+  EXPECT_EQ(refused("r", 200), "GENERATION_MISMATCH");
+  EXPECT_EQ(ReasonOf(store_.Truncate("s", "", begun, 100).status()), "GENERATION_MISMATCH");
 }
 
 TEST_F(SessionStoreTest, CountsItsBytes) {
@@ -327,7 +351,7 @@ TEST_F(SessionStoreTest, CountsPagesSealedWithoutQueries) {
   store_.Settle();
   EXPECT_EQ(Info().layers[0].sealed_tokens, 128);
   EXPECT_EQ(Info().layers[0].pages_sealed_without_queries, 1);
-  ASSERT_TRUE(store_.Truncate("s", Generation(), 0).ok());
+  ASSERT_TRUE(store_.Truncate("s", "", Generation(), 0).ok());
   EXPECT_EQ(Info().layers[0].pages_sealed_without_queries, 0);
 }
 
@@ -363,7 +387,7 @@ TEST_F(SessionStoreTest, ReadChecksItsRange) {
   std::vector<std::uint16_t> keys(10 * 128);
   std::vector<std::uint16_t> values(10 * 128);
   const auto read = [&](std::int64_t begin, std::int64_t tokens) {
-    return store_.Read("s", Generation(), 0, begin, tokens, keys.data(), values.data());
+    return store_.Read(Info().config, Generation(), 0, begin, tokens, keys.data(), values.data());
   };
   EXPECT_TRUE(read(0, 10).ok());
   EXPECT_TRUE(read(10, 0).ok());
@@ -371,12 +395,53 @@ TEST_F(SessionStoreTest, ReadChecksItsRange) {
   EXPECT_EQ(DetailOf(read(11, 0), "field"), "begin");
   EXPECT_EQ(DetailOf(read(5, 6), "field"), "num_tokens");
   EXPECT_EQ(DetailOf(read(5, INT64_MAX), "field"), "num_tokens");
-  EXPECT_EQ(ReasonOf(store_.Read("s", 1, 0, 0, 1, keys.data(), values.data())),
+  const auto config = Info().config;
+  const auto refused = [&](std::uint64_t generation, int layer) {
+    return ReasonOf(store_.Read(config, generation, layer, 0, 1, keys.data(), values.data()));
+  };
+  EXPECT_EQ(refused(1, 0), "GENERATION_MISMATCH");
+  EXPECT_EQ(refused(Generation(), 1), "LAYER_NOT_FOUND");
+  ASSERT_TRUE(store_.Delete("s", 0).ok());
+  EXPECT_EQ(refused(1, 0), "SESSION_NOT_FOUND");
+}
+
+// Between a caller's look at a session's shape and its request another session of that id, with
+// larger rows, may have taken its place.
+TEST_F(SessionStoreTest, RefusesWhatWasSizedByAnotherSession) {
+  Create(SmallSession("s"));
+  const auto old_config = Info().config;
+  ASSERT_TRUE(store_.Delete("s", 0).ok());
+  SessionConfig wide = SmallSession("s");
+  wide.layers[0].value_dim = 256;
+  Create(std::move(wide));
+  ASSERT_TRUE(AppendTokens(0, 10).ok());
+
+  const Source narrow{.spec = &old_config->layers[0], .seed = 1};
+  Request request = AttendRequest("s", Generation(), narrow, 10, 0, 2);
+  request.item.expected_length.reset();
+  request.item.config = old_config;
+  const std::vector<float> untouched(request.outputs.size(), 7);
+  request.outputs = untouched;
+  const absl::Status status = Attend(&store_, 0, &request);
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(ReasonOf(status), "GENERATION_MISMATCH");
+  EXPECT_EQ(DetailOf(status, "generation"), std::to_string(Generation()));
+  EXPECT_EQ(DetailOf(status, "length"), "10");
+  EXPECT_EQ(request.item.generation_after, Generation());
+  EXPECT_EQ(request.item.length_after, 10);
+  EXPECT_EQ(request.outputs, untouched);
+
+  Request append = AppendRequest("s", Generation(), SourceOf(), 10, 1, true);
+  append.item.config = old_config;
+  EXPECT_EQ(ReasonOf(Append(&store_, 0, &append)), "GENERATION_MISMATCH");
+  append.item.config = Info().config;
+  EXPECT_TRUE(Append(&store_, 0, &append).ok());
+
+  std::vector<std::uint16_t> keys(2 * 64, 7);
+  std::vector<std::uint16_t> values = keys;
+  EXPECT_EQ(ReasonOf(store_.Read(old_config, Generation(), 0, 0, 1, keys.data(), values.data())),
             "GENERATION_MISMATCH");
-  EXPECT_EQ(ReasonOf(store_.Read("s", Generation(), 1, 0, 1, keys.data(), values.data())),
-            "LAYER_NOT_FOUND");
-  EXPECT_EQ(ReasonOf(store_.Read("t", 1, 0, 0, 1, keys.data(), values.data())),
-            "SESSION_NOT_FOUND");
+  EXPECT_THAT(values, ::testing::Each(7));
 }
 
 }  // namespace

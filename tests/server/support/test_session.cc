@@ -157,7 +157,7 @@ absl::StatusOr<Tokens> ReadAll(const SessionStore& store, const std::string& ses
   Tokens tokens;
   tokens.keys.resize(static_cast<std::size_t>(length) * spec.kv_heads * spec.key_dim);
   tokens.values.resize(static_cast<std::size_t>(length) * spec.kv_heads * spec.value_dim);
-  absl::Status status = store.Read(session, info->generation, spec.layer, 0, length,
+  absl::Status status = store.Read(info->config, info->generation, spec.layer, 0, length,
                                    tokens.keys.data(), tokens.values.data());
   if (!status.ok()) return status;
   return tokens;
