@@ -35,6 +35,7 @@ BlockMemory::Slot* BlockMemory::SlotAt(std::uint32_t index) const {
 }
 
 bool BlockMemory::TakeSlots(std::size_t count, std::vector<std::uint32_t>& slots) {
+  slots.reserve(count);
   const std::lock_guard lock(mutex_);
   while (free_slots_.size() < count) {
     const std::uint32_t chunk_index = slots_ / kChunkSlots;
@@ -76,7 +77,7 @@ KernelStatus BlockMemory::Allocate(std::int64_t bytes, std::span<BlockId> blocks
   return KernelStatus::Ok();
 }
 
-void BlockMemory::Free(std::span<const BlockId> blocks) {
+void BlockMemory::Free(std::span<const BlockId> blocks) noexcept {
   for (const BlockId id : blocks) {
     if (Find(id).data == nullptr) continue;
     Slot* slot = SlotAt(SlotOf(id));

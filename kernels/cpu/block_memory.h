@@ -41,8 +41,11 @@ class BlockMemory {
   // Fills `blocks` with new blocks of `bytes` each, 64-byte aligned. All or none.
   KernelStatus Allocate(std::int64_t bytes, std::span<BlockId> blocks);
   // kNoBlock and unknown ids are skipped.
-  void Free(std::span<const BlockId> blocks);
+  void Free(std::span<const BlockId> blocks) noexcept;
   Block Find(BlockId id) const;
+
+  // What the blocks take of the host, with what is kept around them.
+  std::int64_t allocated_bytes() const { return pool_.slab_bytes(); }
 
  private:
   struct Slot {
@@ -56,7 +59,8 @@ class BlockMemory {
   using Chunk = std::array<Slot, kChunkSlots>;
 
   Slot* SlotAt(std::uint32_t index) const;
-  // Takes `count` free slots. False if there are none left.
+  // Takes `count` free slots. False if there are none left; may throw bad_alloc, and then none is
+  // taken either.
   bool TakeSlots(std::size_t count, std::vector<std::uint32_t>& slots);
 
   SlabPool pool_;

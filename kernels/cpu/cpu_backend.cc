@@ -3,6 +3,7 @@
 #include <cstring>
 #include <new>
 #include <stdexcept>
+#include <vector>
 
 #include "kernels/cpu/attend.h"
 #include "kernels/cpu/host_info.h"
@@ -14,15 +15,38 @@ namespace oscarkv {
 namespace {
 
 // Runs `call`; no exception leaves the kernels, and the only ones that arise are of allocations.
+// The messages are short enough for a string to hold without memory.
 template <typename Call>
-KernelStatus WithoutExceptions(const Call& call) {
+KernelStatus WithoutExceptions(const Call& call) noexcept {
   try {
     return call();
   } catch (const std::bad_alloc&) {
-    return KernelStatus::ResourceExhausted("no memory for scratch");
+    return KernelStatus::ResourceExhausted("out of memory");
   } catch (const std::length_error&) {
-    return KernelStatus::ResourceExhausted("no memory for scratch");
+    return KernelStatus::ResourceExhausted("out of memory");
+  } catch (...) {
+    return KernelStatus::Internal("exception");
   }
+}
+
+KernelStatus CopyBlocks(const cpu::BlockMemory& memory, std::span<const CopyItem> items) {
+  struct Ends {
+    std::byte* from = nullptr;
+    std::byte* to = nullptr;
+  };
+  std::vector<Ends> ends(items.size());
+  for (std::size_t i = 0; i < items.size(); ++i) {
+    const CopyItem& item = items[i];
+    KernelStatus status =
+        cpu::FindBlock(memory, item.from, item.bytes, "source of a copy", &ends[i].from);
+    if (!status.ok()) return status;
+    status = cpu::FindBlock(memory, item.to, item.bytes, "target of a copy", &ends[i].to);
+    if (!status.ok()) return status;
+  }
+  for (std::size_t i = 0; i < items.size(); ++i) {
+    std::memmove(ends[i].to, ends[i].from, static_cast<std::size_t>(items[i].bytes));
+  }
+  return KernelStatus::Ok();
 }
 
 }  // namespace
@@ -61,39 +85,27 @@ KernelStatus CpuBackend::ReadTokens(std::span<const ReadItem> items) {
 }
 
 KernelStatus CpuBackend::Copy(std::span<const CopyItem> items) {
-  const auto find = [&](const CopyItem& item, std::byte** from, std::byte** to) {
-    KernelStatus status = cpu::FindBlock(memory_, item.from, item.bytes, "source of a copy", from);
-    if (!status.ok()) return status;
-    return cpu::FindBlock(memory_, item.to, item.bytes, "target of a copy", to);
-  };
-  std::byte* from = nullptr;
-  std::byte* to = nullptr;
-  for (const CopyItem& item : items) {
-    KernelStatus status = find(item, &from, &to);
-    if (!status.ok()) return status;
-  }
-  for (const CopyItem& item : items) {
-    KernelStatus status = find(item, &from, &to);
-    if (!status.ok()) return status;
-    std::memmove(to, from, static_cast<std::size_t>(item.bytes));
-  }
-  return KernelStatus::Ok();
+  return WithoutExceptions([&] { return CopyBlocks(memory_, items); });
 }
 
 KernelStatus CpuBackend::ReadBlock(BlockId block, std::span<std::byte> bytes) {
-  std::byte* data = nullptr;
-  KernelStatus status = cpu::FindBlock(memory_, block, static_cast<std::int64_t>(bytes.size()),
-                                       "read of a block", &data);
-  if (status.ok() && !bytes.empty()) std::memcpy(bytes.data(), data, bytes.size());
-  return status;
+  return WithoutExceptions([&] {
+    std::byte* data = nullptr;
+    KernelStatus status = cpu::FindBlock(memory_, block, static_cast<std::int64_t>(bytes.size()),
+                                         "read of a block", &data);
+    if (status.ok() && !bytes.empty()) std::memcpy(bytes.data(), data, bytes.size());
+    return status;
+  });
 }
 
 KernelStatus CpuBackend::WriteBlock(BlockId block, std::span<const std::byte> bytes) {
-  std::byte* data = nullptr;
-  KernelStatus status = cpu::FindBlock(memory_, block, static_cast<std::int64_t>(bytes.size()),
-                                       "write of a block", &data);
-  if (status.ok() && !bytes.empty()) std::memcpy(data, bytes.data(), bytes.size());
-  return status;
+  return WithoutExceptions([&] {
+    std::byte* data = nullptr;
+    KernelStatus status = cpu::FindBlock(memory_, block, static_cast<std::int64_t>(bytes.size()),
+                                         "write of a block", &data);
+    if (status.ok() && !bytes.empty()) std::memcpy(data, bytes.data(), bytes.size());
+    return status;
+  });
 }
 
 }  // namespace oscarkv

@@ -18,8 +18,10 @@ class Executor {
 
   // Calls piece(i) once for each i in [0, count), in any order, on any threads, and returns when
   // all have returned. The caller's thread takes part, and while it waits it picks up pieces of
-  // this call only: locks that it holds are never met again further up its stack. Pieces must not
-  // throw.
+  // this call only: locks that it holds are never met again further up its stack.
+  //
+  // If a piece throws, pieces that have not begun need not run any more; when all others have
+  // returned, the first exception is thrown here.
   virtual void ParallelFor(std::int64_t count, const std::function<void(std::int64_t)>& piece) = 0;
 };
 

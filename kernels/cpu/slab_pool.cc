@@ -1,6 +1,7 @@
 #include "kernels/cpu/slab_pool.h"
 
 #include <algorithm>
+#include <cstring>
 #include <new>
 
 #include "kernels/api/page_layout.h"
@@ -39,45 +40,62 @@ SlabPool::~SlabPool() {
 bool SlabPool::AddSlab(std::int64_t piece_bytes, Size& size) {
   const std::int64_t pieces = std::max<std::int64_t>(1, kSlabBytes / piece_bytes);
   const std::int64_t bytes = pieces * piece_bytes;
-  auto* const memory = static_cast<std::byte*>(
-      ::operator new(static_cast<std::size_t>(bytes), kAlignment, std::nothrow));
-  if (memory == nullptr) return false;
-  size.with_room.emplace_front();
-  Slab& slab = size.with_room.front();
+  // Its record first: from the slab's memory on nothing can fail.
+  std::list<Slab> added(1);
+  Slab& slab = added.front();
   slab.size = &size;
-  slab.self = size.with_room.begin();
-  slab.memory = memory;
+  slab.self = added.begin();
   slab.piece_bytes = piece_bytes;
   slab.pieces = static_cast<std::int32_t>(pieces);
+  slab.memory = static_cast<std::byte*>(
+      ::operator new(static_cast<std::size_t>(bytes), kAlignment, std::nothrow));
+  if (slab.memory == nullptr) return false;
+  size.with_room.splice(size.with_room.begin(), added);
   slab_bytes_ += bytes;
   return true;
 }
 
-SlabPool::Piece SlabPool::Take(std::int64_t bytes) {
+SlabPool::Size* SlabPool::SizeWithRoom(std::int64_t piece_bytes) noexcept {
+  const auto found = sizes_.find(piece_bytes);
+  if (found != sizes_.end() && !found->second.with_room.empty()) return &found->second;
+  bool added = false;
+  try {
+    added = AddSlab(piece_bytes, sizes_[piece_bytes]);
+  } catch (const std::bad_alloc&) {
+    added = false;
+  }
+  const auto place = sizes_.find(piece_bytes);
+  if (added) return &place->second;
+  if (place != sizes_.end() && place->second.full.empty()) sizes_.erase(place);
+  return nullptr;
+}
+
+SlabPool::Piece SlabPool::Take(std::int64_t bytes) noexcept {
   if (bytes > kLargestSlab) return {};
   const std::int64_t piece_bytes = AlignUp(bytes);
   const std::lock_guard lock(mutex_);
-  Size& size = sizes_[piece_bytes];
-  if (size.with_room.empty() && !AddSlab(piece_bytes, size)) return {};
-  Slab& slab = size.with_room.front();
-  std::byte* data = nullptr;
-  if (!slab.given_back.empty()) {
-    data = slab.given_back.back();
-    slab.given_back.pop_back();
+  Size* const size = SizeWithRoom(piece_bytes);
+  if (size == nullptr) return {};
+  Slab& slab = size->with_room.front();
+  std::byte* data = slab.given_back;
+  if (data != nullptr) {
+    std::memcpy(&slab.given_back, data, sizeof(data));
   } else {
     data = slab.memory + slab.untouched++ * piece_bytes;
   }
-  if (slab.is_full()) size.full.splice(size.full.begin(), size.with_room, slab.self);
+  ++slab.in_use;
+  if (slab.is_full()) size->full.splice(size->full.begin(), size->with_room, slab.self);
   return {data, &slab};
 }
 
-void SlabPool::Give(const Piece& piece) {
+void SlabPool::Give(const Piece& piece) noexcept {
   const std::lock_guard lock(mutex_);
   Slab& slab = *piece.slab;
   Size& size = *slab.size;
   if (slab.is_full()) size.with_room.splice(size.with_room.end(), size.full, slab.self);
-  slab.given_back.push_back(piece.data);
-  if (slab.in_use() > 0) return;
+  std::memcpy(piece.data, &slab.given_back, sizeof(slab.given_back));
+  slab.given_back = piece.data;
+  if (--slab.in_use > 0) return;
   slab_bytes_ -= slab.pieces * slab.piece_bytes;
   ::operator delete(slab.memory, kAlignment);
   const std::int64_t piece_bytes = slab.piece_bytes;

@@ -6,7 +6,9 @@
 //
 // Invariants, under `mutex_`:
 //  1. A slab is in `with_room` of its size if a piece of it is free, else in `full`.
-//  2. No slab is without a piece in use.
+//  2. No slab is without a piece in use, and no size without a slab.
+//  3. A piece that was given back holds the address of the one given back before it, or null: so
+//     Give needs no memory and cannot fail.
 #pragma once
 
 #include <cstddef>
@@ -14,7 +16,6 @@
 #include <list>
 #include <map>
 #include <mutex>
-#include <vector>
 
 namespace oscarkv::cpu {
 
@@ -32,10 +33,11 @@ class SlabPool {
   SlabPool(const SlabPool&) = delete;
   SlabPool& operator=(const SlabPool&) = delete;
 
-  // A piece of at least `bytes`, contents undefined. REQUIRES: bytes > 0.
-  Piece Take(std::int64_t bytes);
+  // A piece of at least `bytes`, contents undefined. Does not throw: where there is no memory for
+  // its own records either, the piece is null. REQUIRES: bytes > 0.
+  Piece Take(std::int64_t bytes) noexcept;
   // REQUIRES: the piece was taken from this pool, and not given back since.
-  void Give(const Piece& piece);
+  void Give(const Piece& piece) noexcept;
 
   // Bytes of all slabs, in use or not.
   std::int64_t slab_bytes() const;
@@ -46,7 +48,10 @@ class SlabPool {
     std::list<Slab> full;
   };
 
-  // Puts a new slab in front of `with_room`. False if there is no memory.
+  // The size's record, with a slab in its `with_room`. Null if there is no memory.
+  Size* SizeWithRoom(std::int64_t piece_bytes) noexcept;
+  // Puts a new slab in front of `with_room`. False if there is no memory; may throw bad_alloc, and
+  // then nothing has changed either.
   bool AddSlab(std::int64_t piece_bytes, Size& size);
 
   mutable std::mutex mutex_;
@@ -60,11 +65,11 @@ struct SlabPool::Slab {
   std::byte* memory = nullptr;
   std::int64_t piece_bytes = 0;
   std::int32_t pieces = 0;
-  std::int32_t untouched = 0;  // pieces from here on were never taken
-  std::vector<std::byte*> given_back;
+  std::int32_t untouched = 0;       // pieces from here on were never taken
+  std::int32_t in_use = 0;          // taken and not given back
+  std::byte* given_back = nullptr;  // the last one; the others follow from it
 
-  std::int32_t in_use() const { return untouched - static_cast<std::int32_t>(given_back.size()); }
-  bool is_full() const { return in_use() == pieces; }
+  bool is_full() const { return in_use == pieces; }
 };
 
 }  // namespace oscarkv::cpu

@@ -23,6 +23,7 @@ class TbbExecutor : public Executor {
 
   int threads() const override { return threads_; }
 
+  // oneTBB itself stops at the first exception and throws it here once all pieces have returned.
   void ParallelFor(std::int64_t count, const std::function<void(std::int64_t)>& piece) override {
     if (count <= 0) return;
     if (count == 1) return piece(0);

@@ -6,6 +6,7 @@
 //     `jobs_` and `job.helpers` is 0: no worker keeps a pointer to it.
 #include <condition_variable>
 #include <deque>
+#include <exception>
 #include <mutex>
 #include <thread>
 #include <vector>
@@ -58,6 +59,7 @@ class ThreadExecutor : public Executor {
     TakePieces(job, lock);
     std::erase(jobs_, &job);
     job.left.wait(lock, [&] { return job.helpers == 0; });
+    if (job.failure) std::rethrow_exception(job.failure);
   }
 
  private:
@@ -66,17 +68,26 @@ class ThreadExecutor : public Executor {
     const std::function<void(std::int64_t)>* piece;
     std::int64_t next = 0;
     int helpers = 0;
+    std::exception_ptr failure{};  // the first
     std::condition_variable left{};
   };
 
-  // Runs pieces of `job` until none is left to take. REQUIRES: `lock` holds mutex_; it does again
-  // on return.
+  // Runs pieces of `job` until none is left to take; one that throws is the last. REQUIRES: `lock`
+  // holds mutex_; it does again on return.
   static void TakePieces(Job& job, std::unique_lock<std::mutex>& lock) {
     while (job.next < job.count) {
       const std::int64_t i = job.next++;
       lock.unlock();
-      (*job.piece)(i);
+      std::exception_ptr failure;
+      try {
+        (*job.piece)(i);
+      } catch (...) {
+        failure = std::current_exception();
+      }
       lock.lock();
+      if (!failure) continue;
+      job.next = job.count;
+      if (!job.failure) job.failure = failure;
     }
   }
 

@@ -5,7 +5,9 @@
 
 #include <atomic>
 #include <mutex>
+#include <new>
 #include <set>
+#include <stdexcept>
 #include <thread>
 #include <vector>
 
@@ -60,6 +62,46 @@ TEST(Executor, ManyThreadsMayCallAtOnce) {
   }
   for (std::thread& caller : callers) caller.join();
   EXPECT_EQ(runs, 6 * 50 * 17);
+}
+
+// Whoever throws, in the caller's thread or another: the caller gets it, when nothing runs any
+// more.
+TEST(Executor, PassesOnWhatAPieceThrows) {
+  for (const int threads : {1, 2, 5}) {
+    const auto executor = MakeExecutor(threads);
+    for (const std::int64_t count : {1, 2, 100}) {
+      for (std::int64_t thrower : {std::int64_t{0}, count / 2, count - 1}) {
+        std::atomic<int> inside = 0;
+        EXPECT_THROW(executor->ParallelFor(count,
+                                           [&](std::int64_t i) {
+                                             ++inside;
+                                             std::this_thread::yield();
+                                             --inside;
+                                             if (i == thrower) throw std::bad_alloc();
+                                           }),
+                     std::bad_alloc);
+        EXPECT_EQ(inside, 0);
+      }
+      // All may throw; and the executor works as before.
+      EXPECT_THROW(
+          executor->ParallelFor(count, [](std::int64_t) { throw std::length_error("long"); }),
+          std::length_error);
+      std::atomic<int> runs = 0;
+      executor->ParallelFor(count, [&](std::int64_t) { ++runs; });
+      EXPECT_EQ(runs, count);
+    }
+  }
+}
+
+TEST(Executor, PassesOnWhatAPieceOfAPieceThrows) {
+  const auto executor = MakeExecutor(3);
+  EXPECT_THROW(executor->ParallelFor(8,
+                                     [&](std::int64_t) {
+                                       executor->ParallelFor(8, [](std::int64_t i) {
+                                         if (i == 5) throw std::bad_alloc();
+                                       });
+                                     }),
+               std::bad_alloc);
 }
 
 // A thread that waits for its pieces never runs those of another call: they might want a lock that
