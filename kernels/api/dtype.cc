@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <limits>
 
 // The loops below are free of branches, so that the compiler turns them into vector code.
 
@@ -130,6 +131,18 @@ float FromBF16(std::uint16_t bits) { return WidenBF16(bits); }
 float FromFP16(std::uint16_t bits) { return WidenFP16(bits); }
 std::uint16_t ToBF16(float x) { return NarrowBF16(x); }
 std::uint16_t ToFP16(float x) { return NarrowFP16(x); }
+
+float LargestFinite(DType dtype) {
+  switch (dtype) {
+    case DType::kBF16:
+      return 0x1.fep127F;
+    case DType::kFP16:
+      return 65504.0F;
+    case DType::kFP32:
+      break;
+  }
+  return std::numeric_limits<float>::max();
+}
 
 float FromBits16(DType dtype, std::uint16_t bits) {
   return dtype == DType::kBF16 ? WidenBF16(bits) : WidenFP16(bits);

@@ -22,6 +22,8 @@ float FromFP16(std::uint16_t bits);
 std::uint16_t ToBF16(float x);  // beyond the largest finite value: infinity
 std::uint16_t ToFP16(float x);  // likewise
 
+float LargestFinite(DType dtype);
+
 // The value of a 16-bit element. REQUIRES: dtype is kBF16 or kFP16.
 float FromBits16(DType dtype, std::uint16_t bits);
 std::uint16_t ToBits16(DType dtype, float x);

@@ -4,6 +4,7 @@
 // newest tokens, in 16 bits; the *sinks* are the first few, in 16 bits.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <vector>
 
@@ -15,6 +16,9 @@ inline constexpr int kPageTokens = 128;
 inline constexpr int kWindowBlockTokens = 32;
 inline constexpr int kSmallGroup = 32;  // tokens (keys) or channels (values) of a small group
 inline constexpr int kMaxQueryHeadsPerKvHead = 16;
+
+// Widths that a key or a value may have, ascending.
+inline constexpr std::array kHeadDims = {64, 80, 96, 112, 128, 192, 256};
 
 // How scale and zero of a group are found (kernels/codec/affine_fit.h).
 enum class Fit : std::uint8_t { kVariance, kMinMax };
@@ -58,7 +62,7 @@ struct LayerSpec {
   int layer = 0;  // global layer id of the model
   int query_heads = 0;
   int kv_heads = 0;
-  int key_dim = 0;               // 64, 80, 96, 112, 128, 192 or 256
+  int key_dim = 0;               // one of kHeadDims
   int value_dim = 0;             // likewise
   DType storage = DType::kBF16;  // kBF16 or kFP16: sinks, window, 16-bit sides, query samples
 

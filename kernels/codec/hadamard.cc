@@ -183,10 +183,7 @@ void MultiplyRows(float* x, int rows, int dim, bool transposed) {
 }  // namespace
 
 bool IsHeadDim(int dim) {
-  for (const int known : {64, 80, 96, 112, 128, 192, 256}) {
-    if (dim == known) return true;
-  }
-  return false;
+  return std::find(kHeadDims.begin(), kHeadDims.end(), dim) != kHeadDims.end();
 }
 
 int HadamardSign(int dim, int row, int column) {

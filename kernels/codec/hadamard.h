@@ -15,11 +15,13 @@
 
 #include <cstdint>
 
+#include "kernels/api/layer_spec.h"
+
 namespace oscarkv {
 
-inline constexpr int kMaxHeadDim = 256;
+inline constexpr int kMaxHeadDim = kHeadDims.back();
 
-// Whether heads may be `dim` wide: 64, 80, 96, 112, 128, 192 or 256.
+// Whether `dim` is one of kHeadDims.
 bool IsHeadDim(int dim);
 
 // H[row][column] * sqrt(dim): 1 or -1. REQUIRES here and below: IsHeadDim(dim).

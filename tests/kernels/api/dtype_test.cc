@@ -195,6 +195,12 @@ TEST_P(DTypeTest, FloatsThatOverflowTheStorageAreNotFinite) {
 }
 
 // The first of several, wherever it is.
+TEST(DTypesTest, TheLargestFiniteIsNextToInfinity) {
+  EXPECT_EQ(LargestFinite(DType::kBF16), FromBF16(0x7f7f));
+  EXPECT_EQ(LargestFinite(DType::kFP16), FromFP16(0x7bff));
+  EXPECT_EQ(LargestFinite(DType::kFP32), std::numeric_limits<float>::max());
+}
+
 TEST(DTypesTest, FindsTheFirst) {
   for (const std::size_t count : {1, 7, 64, 1023, 1024, 1025, 5000}) {
     for (std::size_t at = 0; at < count; at += 1 + count / 37) {
