@@ -9,10 +9,6 @@
 namespace oscarkv {
 namespace {
 
-// Positions are counted in 64 bits; so far from the session's tokens nothing is meant, and sums
-// of a few of them cannot overflow.
-constexpr std::int64_t kFarthest = std::int64_t{1} << 48;
-
 absl::Status CheckRows(std::string_view field, const Rows& rows, int heads, int dim) {
   if (rows.heads == heads && rows.dim == dim) return absl::OkStatus();
   return InvalidField(field, absl::StrCat(rows.heads, " heads of ", rows.dim),
@@ -131,7 +127,7 @@ absl::StatusOr<QueryRows> QueriesOf(const BatchItem& item, bool attend, std::int
   if (rows.count == 0) return rows;
   if (item.query_start) {
     if (__builtin_sub_overflow(*item.query_start, position_base, &rows.begin) ||
-        rows.begin > kFarthest || rows.begin < -kFarthest) {
+        rows.begin > kPositionLimit || rows.begin < -kPositionLimit) {
       return QueryStartError(item, absl::StrCat("a position within 2^48 of ", position_base));
     }
   } else if (attend) {

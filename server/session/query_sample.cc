@@ -3,14 +3,6 @@
 #include <algorithm>
 
 namespace oscarkv {
-namespace {
-
-// The largest finite value of a 16-bit type.
-float LargestOf(DType storage) {
-  return storage == DType::kBF16 ? FromBF16(0x7f7f) : FromFP16(0x7bff);
-}
-
-}  // namespace
 
 std::size_t QuerySample::IndexOf(std::int64_t position) const {
   const auto it = std::lower_bound(positions_.begin(), positions_.end(), position);
@@ -40,7 +32,7 @@ void QuerySample::Add(const QueryRows& rows, std::int32_t index) {
                     static_cast<std::size_t>(index) * values * SizeOf(rows.dtype);
   std::vector<float> floats(values);
   ToFloats(rows.dtype, row, values, floats.data());
-  const float largest = LargestOf(spec_->storage);
+  const float largest = LargestFinite(spec_->storage);
   for (float& x : floats) x = std::clamp(x, -largest, largest);
 
   const std::size_t at = IndexOf(position);

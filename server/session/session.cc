@@ -15,14 +15,6 @@ Session::Session(SessionConfig config, std::uint64_t generation, MemoryBudget* b
   }
 }
 
-std::optional<std::size_t> Session::IndexOf(int layer) const {
-  const std::vector<LayerSpec>& specs = config_->layers;
-  const auto it = std::lower_bound(specs.begin(), specs.end(), layer,
-                                   [](const LayerSpec& spec, int id) { return spec.layer < id; });
-  if (it == specs.end() || it->layer != layer) return std::nullopt;
-  return static_cast<std::size_t>(it - specs.begin());
-}
-
 std::uint64_t Session::generation() const {
   MutexLock lock(&published_mutex_);
   return generation_;

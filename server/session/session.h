@@ -54,7 +54,7 @@ class Session {
   const std::shared_ptr<const SessionConfig>& config() const { return config_; }
   std::size_t layer_count() const { return layers_.size(); }
   // Index of the layer with this global id, if the session has it.
-  std::optional<std::size_t> IndexOf(int layer) const;
+  std::optional<std::size_t> IndexOf(int layer) const { return config_->IndexOf(layer); }
   Layer& layer(std::size_t index) { return *layers_[index]; }
   Gate& gate() ABSL_LOCK_RETURNED(gate_) { return gate_; }
 

@@ -149,6 +149,14 @@ StoreTotals SessionStore::Impl::Totals() const {
   return totals;
 }
 
+std::optional<std::size_t> SessionConfig::IndexOf(int layer) const {
+  const auto it =
+      std::lower_bound(layers.begin(), layers.end(), layer,
+                       [](const LayerSpec& spec, int wanted) { return spec.layer < wanted; });
+  if (it == layers.end() || it->layer != layer) return std::nullopt;
+  return static_cast<std::size_t>(it - layers.begin());
+}
+
 SessionStore::SessionStore(Backend* backend, const StoreOptions& options)
     : impl_(std::make_unique<Impl>(backend, options)) {}
 SessionStore::~SessionStore() = default;

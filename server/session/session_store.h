@@ -21,6 +21,9 @@
 
 namespace oscarkv {
 
+// Positions and lengths that clients name are at most this: no sum of a few of them overflows.
+inline constexpr std::int64_t kPositionLimit = std::int64_t{1} << 48;
+
 // Fixed at create.
 struct SessionConfig {
   std::string id;
@@ -35,6 +38,9 @@ struct SessionConfig {
   std::int64_t position_base = 0;
   std::vector<LayerSpec> layers;   // validated, defaults filled in, in the order of their ids
   std::vector<bool> value_folded;  // [layers]: the worker rotated the values; only told back
+
+  // Where in `layers` the layer of that id is.
+  std::optional<std::size_t> IndexOf(int layer) const;
 };
 
 struct LayerStats {
