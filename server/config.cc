@@ -135,7 +135,7 @@ constexpr Setting kSettings[] = {
      [](std::string_view value, Config& config) {
        return ParseInt(value, 1, 65536, config.max_concurrent_requests);
      }},
-    {"settle-after", "OSCARKV_SETTLE_AFTER", "5s", "10ms to 24h",
+    {"settle-after", "OSCARKV_SETTLE_AFTER", "60s", "10ms to 24h",
      "Idle time after which the tokens of a session's finished steps are compressed. Steps that "
      "follow do so by themselves.",
      [](std::string_view value, Config& config) {

@@ -23,7 +23,7 @@ struct Config {
   Profile profile = Profile::kDense;          // of sessions that name none
   std::int64_t max_message_bytes = 64 << 20;  // in each direction
   int max_concurrent_requests = 256;          // queued or under way
-  absl::Duration settle_after = absl::Seconds(5);
+  absl::Duration settle_after = absl::Seconds(60);
   absl::Duration shutdown_grace = absl::Seconds(10);
   LogLevel log_level = LogLevel::kInfo;
   LogFormat log_format = LogFormat::kText;

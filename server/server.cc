@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <random>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -80,6 +81,16 @@ absl::StatusOr<std::int64_t> MemoryBudget(const Config& config, const BackendInf
                                                  ", the memory of ", backend.device));
 }
 
+// Generations count up from here: above 2^24 of them are bits that differ from boot to boot, so
+// that neither a restart nor a clock set back repeats one, and none can be guessed.
+std::uint64_t FirstGeneration() {
+  constexpr int kCounterBits = 24;                // a carry beyond them does no harm
+  constexpr int kRandomBits = 63 - kCounterBits;  // the highest bit stays free for that carry
+  std::random_device device;
+  const std::uint64_t random = std::uint64_t{device()} << 32 | device();
+  return (random >> (64 - kRandomBits)) << kCounterBits | 1;
+}
+
 void Configure(const Config& config, grpc::ServerBuilder& builder) {
   constexpr int kSecond = 1000;
   const int max_message = static_cast<int>(config.max_message_bytes);
@@ -138,12 +149,10 @@ absl::Status Server::Impl::MakeStore(const Config& config) {
   backend_info_ = backend_->Info();
   const absl::StatusOr<std::int64_t> budget = MemoryBudget(config, backend_info_);
   if (!budget.ok()) return budget.status();
-  // Generations start at the time in microseconds: they would repeat after a restart only if more
-  // than one a microsecond had been used.
   store_ = std::make_unique<SessionStore>(backend_.get(),
                                           StoreOptions{.memory_budget_bytes = *budget,
                                                        .settle_after = config.settle_after,
-                                                       .first_generation = boot_epoch_});
+                                                       .first_generation = FirstGeneration()});
   return absl::OkStatus();
 }
 

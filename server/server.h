@@ -16,8 +16,9 @@ namespace oscarkv {
 
 class Server {
  public:
-  // Listens, and serves from then on. UNAVAILABLE, with a message for people, if the backend cannot
-  // be made or the address cannot be used; INVALID_ARGUMENT if the budget is beyond the memory.
+  // Listens, and serves from then on. Errors have a message for people: UNAVAILABLE if the address
+  // cannot be used, INVALID_ARGUMENT if the budget is beyond the memory; if the backend cannot be
+  // made, its own error (server/base/kernel_status.h).
   static absl::StatusOr<std::unique_ptr<Server>> Start(const Config& config);
 
   // Stops at once: requests under way lose their replies.

@@ -82,6 +82,20 @@ TEST(SessionsTest, ASessionLives) {
   EXPECT_EQ(info.resident_bytes(), 0);
 }
 
+// Whatever the clock says: a client of one boot must not be taken for one of another.
+TEST(SessionsTest, GenerationsOfEveryBootAreFarFromThoseOfOthers) {
+  std::vector<std::uint64_t> generations;
+  for (int boot = 0; boot < 4; ++boot) {
+    TestServer server;
+    const std::uint64_t first = Create(server.stub(), "a").generation();
+    EXPECT_EQ(Create(server.stub(), "b").generation(), first + 1);
+    for (const std::uint64_t other : generations) {
+      EXPECT_GT(std::max(first, other) - std::min(first, other), std::uint64_t{1} << 20);
+    }
+    generations.push_back(first);
+  }
+}
+
 TEST(SessionsTest, CreateMayBeRepeatedButNotChanged) {
   TestServer server;
   Stub& stub = server.stub();
