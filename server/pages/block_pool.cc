@@ -1,17 +1,19 @@
 #include "server/pages/block_pool.h"
 
+#include <memory>
 #include <span>
 
 #include "absl/strings/str_cat.h"
 #include "server/base/kernel_status.h"
+#include "server/base/reserve.h"
 
 namespace oscarkv {
 
-BlockRef::BlockRef(const BlockRef& other) : block_(other.block_) {
+BlockRef::BlockRef(const BlockRef& other) noexcept : block_(other.block_) {
   if (block_) block_->refs.fetch_add(1, std::memory_order_relaxed);
 }
 
-void BlockRef::Drop() {
+void BlockRef::Drop() noexcept {
   if (block_ && block_->refs.fetch_sub(1, std::memory_order_acq_rel) == 1) {
     block_->pool->Free(block_);
   }
@@ -22,25 +24,31 @@ absl::Status BlockPool::Allocate(MemoryKind kind, std::int64_t bytes, std::size_
                                  std::vector<BlockRef>* blocks) {
   if (count == 0) return absl::OkStatus();
   const std::int64_t all = bytes * static_cast<std::int64_t>(count);
-  if (!budget_->Reserve(kind, all)) {
+  MemoryReservation reserved(budget_, kind);
+  if (!reserved.Grow(all)) {
     return OutOfMemory(
         absl::StrCat("the memory budget of ", budget_->total(), " bytes has no ", all, " left"));
   }
+  // All records first: once the backend has the blocks, nothing can fail.
   std::vector<BlockId> ids(count, kNoBlock);
+  std::vector<std::unique_ptr<BlockRef::Block>> records(count);
+  for (std::unique_ptr<BlockRef::Block>& record : records) {
+    record.reset(new BlockRef::Block{.pool = this, .kind = kind, .id = kNoBlock, .bytes = bytes});
+  }
+  ReserveMore(count, blocks);
   if (const KernelStatus status = backend_->Allocate(bytes, ids); !status.ok()) {
-    budget_->Release(kind, all);
     return FromKernelStatus(status);
   }
+  reserved.Detach();  // each block releases its own
   blocks_.fetch_add(static_cast<std::int64_t>(count), std::memory_order_relaxed);
-  blocks->reserve(blocks->size() + count);
-  for (const BlockId id : ids) {
-    blocks->push_back(
-        BlockRef(new BlockRef::Block{.pool = this, .kind = kind, .id = id, .bytes = bytes}));
+  for (std::size_t i = 0; i < count; ++i) {
+    records[i]->id = ids[i];
+    blocks->push_back(BlockRef(records[i].release()));
   }
   return absl::OkStatus();
 }
 
-void BlockPool::Free(BlockRef::Block* block) {
+void BlockPool::Free(BlockRef::Block* block) noexcept {
   backend_->Free(std::span(&block->id, 1));
   budget_->Release(block->kind, block->bytes);
   blocks_.fetch_sub(1, std::memory_order_relaxed);

@@ -26,7 +26,7 @@ class BlockRef {
  public:
   BlockRef() = default;
   ~BlockRef() { Drop(); }
-  BlockRef(const BlockRef& other);
+  BlockRef(const BlockRef& other) noexcept;
   BlockRef(BlockRef&& other) noexcept : block_(std::exchange(other.block_, nullptr)) {}
   BlockRef& operator=(BlockRef other) noexcept {
     std::swap(block_, other.block_);
@@ -51,7 +51,7 @@ class BlockRef {
     std::atomic<std::int64_t> refs{1};
   };
   explicit BlockRef(Block* block) : block_(block) {}
-  void Drop();
+  void Drop() noexcept;
 
   Block* block_ = nullptr;
 };
@@ -64,7 +64,8 @@ class BlockPool {
   BlockPool& operator=(const BlockPool&) = delete;
 
   // Adds `count` new blocks of `bytes` each to `blocks`: all, or none and an error, which is
-  // RESOURCE_EXHAUSTED where budget or device have too little left.
+  // RESOURCE_EXHAUSTED where budget or device have too little left. None also if it throws
+  // bad_alloc.
   absl::Status Allocate(MemoryKind kind, std::int64_t bytes, std::size_t count,
                         std::vector<BlockRef>* blocks);
 
@@ -73,7 +74,7 @@ class BlockPool {
 
  private:
   friend class BlockRef;
-  void Free(BlockRef::Block* block);
+  void Free(BlockRef::Block* block) noexcept;
 
   Backend* const backend_;
   MemoryBudget* const budget_;

@@ -16,10 +16,11 @@
 namespace oscarkv {
 
 enum class MemoryKind : std::uint8_t {
-  kPages,   // sealed pages
-  kWindow,  // sinks, window, query samples, residual directions
+  kPages,    // sealed pages
+  kWindow,   // sinks, window, query samples, residual directions
+  kSession,  // what a session takes before its first token
 };
-inline constexpr std::size_t kMemoryKinds = 2;
+inline constexpr std::size_t kMemoryKinds = 3;
 
 // Invariants: every count is >= 0; their sum is at most total().
 class MemoryBudget {
@@ -60,6 +61,8 @@ class MemoryReservation {
   void Shrink(std::int64_t bytes);
   // Takes over what `other` holds. REQUIRES: the same budget and kind.
   void Absorb(MemoryReservation* other);
+  // Leaves it to the caller to release what it holds.
+  std::int64_t Detach() { return std::exchange(bytes_, 0); }
 
  private:
   MemoryBudget* budget_ = nullptr;

@@ -3,7 +3,15 @@
 #include <cassert>
 #include <utility>
 
+#include "server/base/reserve.h"
+
 namespace oscarkv {
+
+void PageTable::Reserve(std::size_t count) {
+  ReserveMore(count, &refs_);
+  ReserveMore(count, &blocks_);
+  ReserveMore(count, &blind_);
+}
 
 void PageTable::Push(BlockRef block, std::int64_t begin, bool blind) {
   assert(refs_.empty() || begin == end());

@@ -18,6 +18,8 @@ namespace oscarkv {
 
 class PageTable {
  public:
+  // Room for `count` more pages: pushing them cannot fail.
+  void Reserve(std::size_t count);
   // Adds a full page after the last. `blind`: it was sealed without the queries that it wanted.
   // REQUIRES: begin is where the last page ends, if there is one.
   void Push(BlockRef block, std::int64_t begin, bool blind);

@@ -4,7 +4,14 @@
 #include <iterator>
 #include <utility>
 
+#include "server/base/reserve.h"
+
 namespace oscarkv {
+
+void Window::Reserve(std::size_t count) {
+  ReserveMore(count, &ids_);
+  ReserveMore(count, &blocks_);
+}
 
 void Window::PushBack(BlockRef block) {
   bytes_ += block.bytes();
@@ -27,28 +34,27 @@ BlockRef Window::Replace(std::size_t i, BlockRef block) {
   return std::exchange(blocks_[i], std::move(block));
 }
 
-std::vector<BlockRef> Window::PopFront(std::size_t count) {
+void Window::PopFront(std::size_t count, std::vector<BlockRef>* taken) {
   assert(count <= size());
-  const auto end = blocks_.begin() + static_cast<std::ptrdiff_t>(count);
-  std::vector<BlockRef> taken(std::make_move_iterator(blocks_.begin()),
-                              std::make_move_iterator(end));
-  blocks_.erase(blocks_.begin(), end);
+  for (std::size_t i = 0; i < count; ++i) {
+    bytes_ -= blocks_[i].bytes();
+    taken->push_back(std::move(blocks_[i]));
+  }
+  blocks_.erase(blocks_.begin(), blocks_.begin() + static_cast<std::ptrdiff_t>(count));
   ids_.erase(ids_.begin(), ids_.begin() + static_cast<std::ptrdiff_t>(count));
-  for (const BlockRef& block : taken) bytes_ -= block.bytes();
   begin_ += static_cast<std::int64_t>(count) * kWindowBlockTokens;
-  return taken;
 }
 
-void Window::PushFront(std::vector<BlockRef> blocks) {
-  begin_ -= static_cast<std::int64_t>(blocks.size()) * kWindowBlockTokens;
-  std::vector<BlockId> ids;
-  for (const BlockRef& block : blocks) {
-    bytes_ += block.bytes();
-    ids.push_back(block.id());
+void Window::PushFront(std::vector<BlockRef>* taken) {
+  begin_ -= static_cast<std::int64_t>(taken->size()) * kWindowBlockTokens;
+  ids_.insert(ids_.begin(), taken->size(), kNoBlock);
+  for (std::size_t i = 0; i < taken->size(); ++i) {
+    bytes_ += (*taken)[i].bytes();
+    ids_[i] = (*taken)[i].id();
   }
-  ids_.insert(ids_.begin(), ids.begin(), ids.end());
-  blocks_.insert(blocks_.begin(), std::make_move_iterator(blocks.begin()),
-                 std::make_move_iterator(blocks.end()));
+  blocks_.insert(blocks_.begin(), std::make_move_iterator(taken->begin()),
+                 std::make_move_iterator(taken->end()));
+  taken->clear();
 }
 
 void Window::Truncate(std::int64_t length) {

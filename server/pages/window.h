@@ -33,16 +33,19 @@ class Window {
   std::span<const BlockId> ids() const { return ids_; }
   const BlockRef& block(std::size_t i) const { return blocks_[i]; }
 
+  // Room for `count` more blocks: pushing them, at either end, cannot fail.
+  void Reserve(std::size_t count);
   void PushBack(BlockRef block);
   // REQUIRES: size() > 0.
   BlockRef PopBack();
   // Another block in the place of block `i`, which is returned.
   BlockRef Replace(std::size_t i, BlockRef block);
 
-  // Takes the oldest blocks away, as a page is sealed from them; returns them, oldest first.
-  std::vector<BlockRef> PopFront(std::size_t count);
-  // Puts back what PopFront took.
-  void PushFront(std::vector<BlockRef> blocks);
+  // Takes the oldest blocks away, as a page is sealed from them, and adds them to `taken`, oldest
+  // first. Cannot fail where `taken` has room for them.
+  void PopFront(std::size_t count, std::vector<BlockRef>* taken);
+  // Puts back what PopFront took; cannot fail if the window has been no smaller before.
+  void PushFront(std::vector<BlockRef>* taken);
 
   // Drops blocks without a token at a position < length. REQUIRES: length >= begin().
   void Truncate(std::int64_t length);

@@ -44,10 +44,12 @@ absl::Status SessionNotFound(std::string_view id) {
 }
 
 absl::Status LayerNotFound(std::string_view id, int layer) {
-  return MakeError(absl::StatusCode::kNotFound,
-                   absl::StrCat("session \"", ToAbsl(id), "\" has no layer ", layer),
-                   {.reason = "LAYER_NOT_FOUND",
-                    .metadata = {{"session", std::string(id)}, {"value", absl::StrCat(layer)}}});
+  return MakeError(
+      absl::StatusCode::kNotFound,
+      absl::StrCat("session \"", ToAbsl(id), "\" has no layer ", layer),
+      {.reason = "LAYER_NOT_FOUND",
+       .metadata = {
+           {"field", "layer"}, {"value", absl::StrCat(layer)}, {"session", std::string(id)}}});
 }
 
 absl::Status GenerationMismatch(std::uint64_t asked, std::uint64_t generation,

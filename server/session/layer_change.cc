@@ -32,10 +32,10 @@ absl::Status LayerChange::Prepare(std::int64_t pages, const TokenRows& tokens,
                                   const QueryRows& queries) {
   assert(!applied_ && pages <= layer_->SealablePages());
   tokens_ = tokens;
-  queries_ = queries;
-  if (absl::Status status = PrepareSeals(pages); !status.ok()) return status;
   if (absl::Status status = PrepareAppend(); !status.ok()) return status;
-  return PrepareSample();
+  if (absl::Status status = PrepareSample(pages, queries); !status.ok()) return status;
+  // Last: seal items point to what the others make room in.
+  return PrepareSeals(pages);
 }
 
 absl::Status LayerChange::PrepareSeals(std::int64_t pages) {
@@ -45,14 +45,18 @@ absl::Status LayerChange::PrepareSeals(std::int64_t pages) {
   const std::int64_t page_bytes = PageLayout(spec).bytes;
   absl::Status status = pool_->Allocate(MemoryKind::kPages, page_bytes, count, &pages_);
   if (!status.ok()) return status;
+  layer_->pages_.Reserve(count);
+  sealed_window_.reserve(count * kBlocksPerPage);
 
   // The first page with queries finds the directions, if the layer has none.
   const bool finds_directions =
       spec.has_residual() && layer_->Directions() == nullptr && layer_->WantsSample();
-  if (finds_directions) {
-    const std::int64_t bytes =
-        std::int64_t{spec.kv_heads} * spec.key_dim * static_cast<std::int64_t>(sizeof(float));
-    if (!host_memory_.Grow(bytes)) return OutOfMemory("no memory left for residual directions");
+  const std::int64_t directions_bytes =
+      finds_directions
+          ? std::int64_t{spec.kv_heads} * spec.key_dim * static_cast<std::int64_t>(sizeof(float))
+          : 0;
+  if (!host_memory_.Grow(directions_bytes)) {
+    return OutOfMemory("no memory left for residual directions");
   }
   const std::size_t heads = static_cast<std::size_t>(spec.kv_heads);
   sealed_heads_.resize(count * heads);
@@ -73,19 +77,21 @@ absl::Status LayerChange::PrepareSeals(std::int64_t pages) {
          .page = pages_[at].id(),
          .queries = sample.count > 0 ? sample.rows : nullptr,
          .num_queries = sample.count,
-         .directions = DirectionsFor(sample),
+         .directions = DirectionsFor(begin, sample),
          .heads = sealed_heads_.data() + at * heads});
   }
-  if (directions_.empty()) host_memory_.Shrink(host_memory_.bytes());
+  finds_directions_ = !directions_.empty();
+  if (!finds_directions_) host_memory_.Shrink(directions_bytes);
   return absl::OkStatus();
 }
 
-const float* LayerChange::DirectionsFor(const QuerySample::Slice& sample) {
+const float* LayerChange::DirectionsFor(std::int64_t page_begin, const QuerySample::Slice& sample) {
   const LayerSpec& spec = layer_->spec();
   if (!spec.has_residual()) return nullptr;
   if (const float* known = layer_->Directions()) return known;
   if (directions_.empty() && sample.count > 0) {
     directions_ = PrincipalDirections(spec, sample.rows, sample.count);
+    directions_begin_ = page_begin;
   }
   return directions_.empty() ? nullptr : directions_.data();
 }
@@ -108,6 +114,8 @@ absl::Status LayerChange::PrepareAppend() {
   }
   const std::int64_t missing = std::max<std::int64_t>(0, length - window.capacity_end());
   new_window_blocks_ = static_cast<std::size_t>(CeilDiv(missing, kWindowBlockTokens));
+  layer_->window_.Reserve(new_window_blocks_);
+  append_items_.reserve(2 + new_window_blocks_);  // sinks, the tail, new blocks
   return pool_->Allocate(MemoryKind::kWindow, block_bytes, new_window_blocks_, &window_blocks_);
 }
 
@@ -121,26 +129,30 @@ absl::Status LayerChange::PrepareTail(const BlockRef& old, std::int64_t bytes, T
   return absl::OkStatus();
 }
 
-absl::Status LayerChange::PrepareSample() {
-  if (queries_.count == 0 || !layer_->WantsSample()) return absl::OkStatus();
-  const std::int64_t next_page =
-      layer_->window_.begin() + static_cast<std::int64_t>(pages_.size()) * kPageTokens;
-  sample_rows_ = layer_->sample_.Missing(queries_, next_page, old_length_ + tokens_.count);
+absl::Status LayerChange::PrepareSample(std::int64_t pages, const QueryRows& queries) {
+  if (queries.count == 0 || !layer_->WantsSample()) return absl::OkStatus();
+  const std::int64_t next_page = layer_->window_.begin() + pages * kPageTokens;
+  const std::vector<std::int32_t> missing =
+      layer_->sample_.Missing(queries, next_page, old_length_ + tokens_.count);
   const std::int64_t bytes =
-      layer_->sample_.row_bytes() * static_cast<std::int64_t>(sample_rows_.size());
+      layer_->sample_.row_bytes() * static_cast<std::int64_t>(missing.size());
   if (!host_memory_.Grow(bytes)) return OutOfMemory("no memory left for sampled queries");
+  sample_addition_ = layer_->sample_.Prepare(queries, missing);
   return absl::OkStatus();
 }
 
-void LayerChange::Apply() {
+void LayerChange::Apply() noexcept {
   assert(!applied_);
   applied_ = true;
   for (std::size_t i = 0; i < pages_.size(); ++i) {
     const auto offset = static_cast<std::int64_t>(i) * kPageTokens;
     layer_->pages_.Push(pages_[i], layer_->window_.begin() + offset, blind_[i]);
   }
-  sealed_window_ = layer_->window_.PopFront(pages_.size() * kBlocksPerPage);
-  if (!directions_.empty()) layer_->directions_ = directions_;
+  layer_->window_.PopFront(pages_.size() * kBlocksPerPage, &sealed_window_);
+  if (finds_directions_) {
+    layer_->directions_.swap(directions_);
+    layer_->directions_begin_ = directions_begin_;
+  }
 
   if (sinks_.replaced) std::swap(layer_->sinks_, sinks_.block);
   if (window_tail_.replaced) {
@@ -153,7 +165,7 @@ void LayerChange::Apply() {
   BuildAppendItems();
 }
 
-void LayerChange::BuildAppendItems() {
+void LayerChange::BuildAppendItems() noexcept {
   const std::int64_t sinks = layer_->spec().codec.sinks;
   std::int64_t begin = old_length_;
   const std::int64_t end = layer_->length_;
@@ -173,7 +185,7 @@ void LayerChange::BuildAppendItems() {
 }
 
 void LayerChange::AddAppendItem(BlockId block, std::int32_t capacity, std::int64_t slot,
-                                std::int64_t begin, std::int64_t end) {
+                                std::int64_t begin, std::int64_t end) noexcept {
   const LayerSpec& spec = layer_->spec();
   const auto row = static_cast<std::size_t>(begin - old_length_);
   const std::size_t row_heads = row * static_cast<std::size_t>(spec.kv_heads);
@@ -191,7 +203,7 @@ void LayerChange::AddAppendItem(BlockId block, std::int32_t capacity, std::int64
                  row_heads * static_cast<std::size_t>(spec.value_dim) * element});
 }
 
-void LayerChange::Commit() {
+void LayerChange::Commit() noexcept {
   assert(applied_);
   applied_ = false;
   if (tokens_.count > 0) {
@@ -201,14 +213,14 @@ void LayerChange::Commit() {
   layer_->host_memory_.Absorb(&host_memory_);
   if (layer_->WantsSample()) {
     layer_->sample_.DropBefore(layer_->window_.begin());
-    for (const std::int32_t row : sample_rows_) layer_->sample_.Add(queries_, row);
+    layer_->sample_.Add(sample_addition_);
   } else {
     layer_->sample_.DropFrom(0);
   }
   layer_->TrimHostMemory();
 }
 
-void LayerChange::Undo() {
+void LayerChange::Undo() noexcept {
   applied_ = false;
   layer_->length_ = old_length_;
   for (; new_window_blocks_ > 0; --new_window_blocks_) layer_->window_.PopBack();
@@ -216,9 +228,9 @@ void LayerChange::Undo() {
     layer_->window_.Replace(layer_->window_.size() - 1, std::move(window_tail_.block));
   }
   if (sinks_.replaced) std::swap(layer_->sinks_, sinks_.block);
-  layer_->window_.PushFront(std::move(sealed_window_));
+  layer_->window_.PushFront(&sealed_window_);
   layer_->pages_.Pop(pages_.size());
-  if (!directions_.empty()) layer_->directions_.clear();
+  if (finds_directions_) layer_->directions_.swap(directions_);
 }
 
 }  // namespace oscarkv

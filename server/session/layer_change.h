@@ -2,7 +2,8 @@
 //
 // The steps are the caller's, because one backend call serves the changes of a whole batch:
 //
-//   Prepare       allocates everything and changes nothing; may fail
+//   Prepare       allocates everything, all that the other steps need included, and changes
+//                 nothing; may fail
 //   [Seal]        of seal_items(): reads the window, writes new pages
 //   Apply         the layer looks as it will; cannot fail
 //   [Copy]        of copy_items(), then
@@ -49,14 +50,15 @@ class LayerChange {
 
   // Any of the three may be nothing: 0 pages, tokens.count == 0, queries.count == 0.
   // REQUIRES: pages <= layer.SealablePages(); data lives as long as the change.
-  // Errors: RESOURCE_EXHAUSTED; whatever else Backend::Allocate returns.
+  // Errors: RESOURCE_EXHAUSTED; whatever else Backend::Allocate returns. If it throws bad_alloc,
+  // nothing has changed either.
   absl::Status Prepare(std::int64_t pages, const TokenRows& tokens, const QueryRows& queries);
 
   std::span<const SealItem> seal_items() const { return seal_items_; }
-  void Apply();
+  void Apply() noexcept;
   std::span<const CopyItem> copy_items() const { return copy_items_; }
   std::span<const AppendItem> append_items() const { return append_items_; }
-  void Commit();
+  void Commit() noexcept;
 
  private:
   // Another block in the place of a partly filled one that is shared, or of none.
@@ -68,24 +70,25 @@ class LayerChange {
   absl::Status PrepareSeals(std::int64_t pages);
   absl::Status PrepareAppend();
   absl::Status PrepareTail(const BlockRef& old, std::int64_t bytes, Tail* tail);
-  absl::Status PrepareSample();
-  const float* DirectionsFor(const QuerySample::Slice& sample);
-  void BuildAppendItems();
+  absl::Status PrepareSample(std::int64_t pages, const QueryRows& queries);
+  const float* DirectionsFor(std::int64_t page_begin, const QuerySample::Slice& sample);
+  void BuildAppendItems() noexcept;
   void AddAppendItem(BlockId block, std::int32_t capacity, std::int64_t slot, std::int64_t begin,
-                     std::int64_t end);
-  void Undo();
+                     std::int64_t end) noexcept;
+  void Undo() noexcept;
 
   LayerState* const layer_;
   BlockPool* const pool_;
   const std::int64_t old_length_;
   TokenRows tokens_;
-  QueryRows queries_;
   MemoryReservation host_memory_;
 
   std::vector<BlockRef> pages_;
   std::vector<bool> blind_;               // as pages_
   std::vector<SealedHead> sealed_heads_;  // [pages][kv_heads]
-  std::vector<float> directions_;         // found by this change, or empty
+  std::vector<float> directions_;         // found by this change, until Apply; or empty
+  std::int64_t directions_begin_ = 0;     // of the page that found them
+  bool finds_directions_ = false;
   std::vector<SealItem> seal_items_;
   std::vector<BlockRef> sealed_window_;  // after Apply: the blocks that became pages
 
@@ -96,7 +99,7 @@ class LayerChange {
   std::vector<CopyItem> copy_items_;
   std::vector<AppendItem> append_items_;
 
-  std::vector<std::int32_t> sample_rows_;  // of queries_, to be added
+  QuerySample::Addition sample_addition_;
 
   bool applied_ = false;
 };

@@ -68,8 +68,9 @@ void LayerState::Truncate(std::int64_t length) {
   }
   if (length == 0) sinks_ = BlockRef();
   sample_.DropFrom(length);
-  // A layer without pages is as new: its next first page finds its own directions.
-  if (pages_.empty()) directions_.clear();
+  // Without the page that found them, and with it all that use them, the layer is as it was before:
+  // the page that comes in its place finds its own.
+  if (length <= directions_begin_) directions_.clear();
   TrimHostMemory();
   length_ = length;
 }

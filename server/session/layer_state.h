@@ -8,7 +8,8 @@
 //      `sinks` and there are neither pages nor window blocks.
 //   2. last_append, where known, ends at length.
 //   3. The sample holds positions in [window.begin, length) only: those that pages to come need.
-//   4. host_memory is the size of the sample and of the session's own directions.
+//   4. The page that found `directions` is there, if they are not empty.
+//   5. host_memory is the size of the sample and of the session's own directions.
 #pragma once
 
 #include <cstddef>
@@ -74,7 +75,8 @@ class LayerState {
   std::int64_t length_ = 0;
   std::optional<AppendRecord> last_append_;
   QuerySample sample_;
-  std::vector<float> directions_;  // [kv_heads][key_dim], found by the first seal with queries
+  std::vector<float> directions_;      // [kv_heads][key_dim], found by the first seal with queries
+  std::int64_t directions_begin_ = 0;  // of the page that found them
   MemoryReservation host_memory_;
 };
 

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "server/base/reserve.h"
+
 namespace oscarkv {
 
 std::size_t QuerySample::IndexOf(std::int64_t position) const {
@@ -25,31 +27,46 @@ std::vector<std::int32_t> QuerySample::Missing(const QueryRows& rows, std::int64
   return missing;
 }
 
-void QuerySample::Add(const QueryRows& rows, std::int32_t index) {
-  const std::int64_t position = rows.begin + index * rows.stride;
+QuerySample::Addition QuerySample::Prepare(const QueryRows& rows,
+                                           std::span<const std::int32_t> indices) {
   const std::size_t values = row_values();
-  const auto* row = static_cast<const std::byte*>(rows.data) +
-                    static_cast<std::size_t>(index) * values * SizeOf(rows.dtype);
-  std::vector<float> floats(values);
-  ToFloats(rows.dtype, row, values, floats.data());
   const float largest = LargestFinite(spec_->storage);
-  for (float& x : floats) x = std::clamp(x, -largest, largest);
-
-  const std::size_t at = IndexOf(position);
-  positions_.insert(positions_.begin() + static_cast<std::ptrdiff_t>(at), position);
-  const auto place = rows_.begin() + static_cast<std::ptrdiff_t>(at * values);
-  const auto added = rows_.insert(place, values, std::uint16_t{0});
-  std::transform(floats.begin(), floats.end(), added,
-                 [&](float x) { return ToBits16(spec_->storage, x); });
+  Addition addition;
+  addition.positions.reserve(indices.size());
+  addition.rows.reserve(indices.size() * values);
+  std::vector<float> floats(values);
+  for (const std::int32_t index : indices) {
+    addition.positions.push_back(rows.begin + index * rows.stride);
+    const auto* row = static_cast<const std::byte*>(rows.data) +
+                      static_cast<std::size_t>(index) * values * SizeOf(rows.dtype);
+    ToFloats(rows.dtype, row, values, floats.data());
+    for (const float x : floats) {
+      addition.rows.push_back(ToBits16(spec_->storage, std::clamp(x, -largest, largest)));
+    }
+  }
+  ReserveMore(addition.positions.size(), &positions_);
+  ReserveMore(addition.rows.size(), &rows_);
+  return addition;
 }
 
-void QuerySample::DropBefore(std::int64_t position) {
+void QuerySample::Add(const Addition& addition) noexcept {
+  const auto values = static_cast<std::ptrdiff_t>(row_values());
+  auto row = addition.rows.begin();
+  for (const std::int64_t position : addition.positions) {
+    const auto at = static_cast<std::ptrdiff_t>(IndexOf(position));
+    positions_.insert(positions_.begin() + at, position);
+    rows_.insert(rows_.begin() + at * values, row, row + values);
+    row += values;
+  }
+}
+
+void QuerySample::DropBefore(std::int64_t position) noexcept {
   const auto count = static_cast<std::ptrdiff_t>(IndexOf(position));
   positions_.erase(positions_.begin(), positions_.begin() + count);
   rows_.erase(rows_.begin(), rows_.begin() + count * static_cast<std::ptrdiff_t>(row_values()));
 }
 
-void QuerySample::DropFrom(std::int64_t position) {
+void QuerySample::DropFrom(std::int64_t position) noexcept {
   const std::size_t count = IndexOf(position);
   positions_.resize(count);
   rows_.resize(count * row_values());

@@ -10,6 +10,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "kernels/api/dtype.h"
@@ -37,12 +38,20 @@ class QuerySample {
   // sampled. A position that has a row keeps it.
   std::vector<std::int32_t> Missing(const QueryRows& rows, std::int64_t from,
                                     std::int64_t to) const;
-  // Adds one row, rounded to the storage dtype, what is beyond its range clamped to it.
-  // REQUIRES: Missing names it.
-  void Add(const QueryRows& rows, std::int32_t index);
 
-  void DropBefore(std::int64_t position);
-  void DropFrom(std::int64_t position);
+  // Rows as the sample keeps them.
+  struct Addition {
+    std::vector<std::int64_t> positions;
+    std::vector<std::uint16_t> rows;  // [positions.size()][query_heads][key_dim]
+  };
+  // Those rows of a request, by index, in the storage dtype, what is beyond its range clamped to
+  // it; with room made for them. REQUIRES: Missing named them.
+  Addition Prepare(const QueryRows& rows, std::span<const std::int32_t> indices);
+  // REQUIRES: prepared; since then rows were dropped at most.
+  void Add(const Addition& addition) noexcept;
+
+  void DropBefore(std::int64_t position) noexcept;
+  void DropFrom(std::int64_t position) noexcept;
 
   struct Slice {
     const std::uint16_t* rows = nullptr;  // [count][query_heads][key_dim]

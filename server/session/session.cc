@@ -4,15 +4,50 @@
 #include <utility>
 
 namespace oscarkv {
+namespace {
 
-Session::Session(SessionConfig config, std::uint64_t generation, MemoryBudget* budget)
+// Of a node in the table of sessions, of pointers and of an allocator's bookkeeping, roughly.
+constexpr std::size_t kSessionOverhead = 256;
+constexpr std::size_t kLayerOverhead = 64;
+
+template <typename T>
+std::size_t BytesIn(const std::vector<T>& elements) {
+  return elements.capacity() * sizeof(T);
+}
+
+std::size_t BytesOf(const SessionConfig& config) {
+  std::size_t bytes = sizeof(Session) + sizeof(SessionConfig) + kSessionOverhead;
+  for (const std::string* text :
+       {&config.id, &config.request_id, &config.content_digest, &config.tenant, &config.group,
+        &config.model, &config.model_revision, &config.rope_digest}) {
+    bytes += text->capacity();
+  }
+  bytes += BytesIn(config.layers);
+  for (const LayerSpec& spec : config.layers) {
+    bytes += sizeof(Session::Layer) + sizeof(LayerStats) + kLayerOverhead +
+             BytesIn(spec.sink_logits) + BytesIn(spec.given_plan) + BytesIn(spec.given_directions);
+  }
+  return bytes;
+}
+
+}  // namespace
+
+Session::Session(SessionConfig config, std::uint64_t generation, MemoryBudget* budget,
+                 std::atomic<std::int64_t>* all_logical_bytes)
     : config_(std::make_shared<const SessionConfig>(std::move(config))),
       create_time_(absl::Now()),
+      all_logical_bytes_(all_logical_bytes),
+      own_memory_(budget, MemoryKind::kSession),
       generation_(generation) {
   for (const LayerSpec& spec : config_->layers) {
     layers_.push_back(std::make_unique<Layer>(&spec, config_->position_base, budget));
     published_.push_back({.layer = spec.layer});
   }
+}
+
+bool Session::ReserveOwnMemory() {
+  const AloneInGate alone(&gate_);
+  return own_memory_.Grow(static_cast<std::int64_t>(BytesOf(*config_)));
 }
 
 std::uint64_t Session::generation() const {
@@ -55,7 +90,13 @@ bool Session::StepIsComplete() const {
 
 void Session::Publish(std::size_t index, const LayerStats& stats) {
   MutexLock lock(&published_mutex_);
-  published_[index] = stats;
+  Replace(&published_[index], stats);
+}
+
+void Session::Replace(LayerStats* published, const LayerStats& stats) {
+  all_logical_bytes_->fetch_add(stats.logical_bytes - published->logical_bytes,
+                                std::memory_order_relaxed);
+  *published = stats;
 }
 
 void Session::TruncateLayers(std::int64_t length) {
@@ -67,7 +108,7 @@ void Session::TruncateLayers(std::int64_t length) {
     stats.push_back(layer->state.Stats());
   }
   MutexLock lock(&published_mutex_);
-  published_ = std::move(stats);
+  for (std::size_t i = 0; i < stats.size(); ++i) Replace(&published_[i], stats[i]);
 }
 
 void Session::Truncate(TruncateRecord asked, std::uint64_t new_generation) {
@@ -79,6 +120,7 @@ void Session::Truncate(TruncateRecord asked, std::uint64_t new_generation) {
 
 void Session::Delete() {
   TruncateLayers(0);
+  own_memory_.Shrink(own_memory_.bytes());
   MutexLock lock(&published_mutex_);
   deleted_ = true;
 }

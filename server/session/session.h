@@ -48,8 +48,13 @@ class Session {
     LayerState state ABSL_GUARDED_BY(mutex);
   };
 
-  // REQUIRES: budget outlives the session.
-  Session(SessionConfig config, std::uint64_t generation, MemoryBudget* budget);
+  // `all_logical_bytes`: the sum over all sessions. REQUIRES: it and budget outlive the session.
+  Session(SessionConfig config, std::uint64_t generation, MemoryBudget* budget,
+          std::atomic<std::int64_t>* all_logical_bytes);
+
+  // Counts what the session takes before its first token, until it is deleted; an estimate. False
+  // if the budget has less left.
+  [[nodiscard]] bool ReserveOwnMemory();
 
   const std::shared_ptr<const SessionConfig>& config() const { return config_; }
   std::size_t layer_count() const { return layers_.size(); }
@@ -83,13 +88,17 @@ class Session {
   void SetUnsettled() { unsettled_.store(true); }
 
  private:
+  void Replace(LayerStats* published, const LayerStats& stats)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(published_mutex_);
   void TruncateLayers(std::int64_t length) ABSL_EXCLUSIVE_LOCKS_REQUIRED(gate_);
 
   const std::shared_ptr<const SessionConfig> config_;
   const absl::Time create_time_;
+  std::atomic<std::int64_t>* const all_logical_bytes_;
   std::vector<std::unique_ptr<Layer>> layers_;  // as config_->layers
   Gate gate_;
   std::optional<TruncateRecord> last_truncate_ ABSL_GUARDED_BY(gate_);
+  MemoryReservation own_memory_ ABSL_GUARDED_BY(gate_);
 
   mutable Mutex published_mutex_;
   std::uint64_t generation_ ABSL_GUARDED_BY(published_mutex_);

@@ -42,24 +42,37 @@ class SessionStore::Impl {
   }
 
  private:
+  // The answer to a create of a session that is there.
+  static absl::StatusOr<SessionInfo> Repeated(const SessionConfig& asked, const Session& other);
   std::uint64_t NewGeneration() { return next_generation_.fetch_add(1); }
 
   Backend* const backend_;
   MemoryBudget budget_;
   BlockPool pool_;
   std::atomic<std::uint64_t> next_generation_;
+  std::atomic<std::int64_t> logical_bytes_{0};  // of all sessions
   SessionTable sessions_;
   Settler settler_;
 };
 
 absl::StatusOr<SessionInfo> SessionStore::Impl::Create(SessionConfig config) {
-  auto session = std::make_shared<Session>(std::move(config), NewGeneration(), &budget_);
-  const std::shared_ptr<Session> other = sessions_.Insert(session);
-  if (!other) return session->Info();
-  const SessionConfig& asked = *session->config();
-  const SessionConfig& there = *other->config();
+  // A repeat needs no memory.
+  if (const auto other = sessions_.Find(config.id)) return Repeated(config, *other);
+  const auto session =
+      std::make_shared<Session>(std::move(config), NewGeneration(), &budget_, &logical_bytes_);
+  if (!session->ReserveOwnMemory()) {
+    return OutOfMemory(absl::StrCat("the memory budget of ", budget_.total(),
+                                    " bytes has no room for another session"));
+  }
+  if (const auto other = sessions_.Insert(session)) return Repeated(*session->config(), *other);
+  return session->Info();
+}
+
+absl::StatusOr<SessionInfo> SessionStore::Impl::Repeated(const SessionConfig& asked,
+                                                         const Session& other) {
+  const SessionConfig& there = *other.config();
   if (asked.request_id == there.request_id && asked.content_digest == there.content_digest) {
-    return other->Info();
+    return other.Info();
   }
   return MakeError(
       absl::StatusCode::kAlreadyExists,
@@ -139,14 +152,11 @@ absl::Status SessionStore::Impl::Read(const std::shared_ptr<const SessionConfig>
 }
 
 StoreTotals SessionStore::Impl::Totals() const {
-  StoreTotals totals{.budget_bytes = budget_.total(),
-                     .resident_bytes = budget_.used(),
-                     .settle_failures = settler_.failures()};
-  for (const std::shared_ptr<Session>& session : sessions_.All()) {
-    ++totals.sessions;
-    totals.logical_bytes += session->Info().logical_bytes;
-  }
-  return totals;
+  return {.sessions = static_cast<std::int64_t>(sessions_.size()),
+          .budget_bytes = budget_.total(),
+          .resident_bytes = budget_.used(),
+          .logical_bytes = logical_bytes_.load(std::memory_order_relaxed),
+          .settle_failures = settler_.failures()};
 }
 
 std::optional<std::size_t> SessionConfig::IndexOf(int layer) const {

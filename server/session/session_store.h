@@ -51,7 +51,9 @@ struct LayerStats {
   std::int64_t logical_bytes = 0;
   std::int64_t page_bytes = 0;
   std::int64_t window_bytes = 0;  // sinks, window, query samples, residual directions
-  double bits_per_value = 0;      // of sealed pages
+  // Of whole pages: page_bytes * 8 over the keys and values of kPageTokens tokens a page, also
+  // where a truncate has left a page with fewer. 0 without pages.
+  double bits_per_value = 0;
 };
 
 struct SessionInfo {
@@ -61,12 +63,14 @@ struct SessionInfo {
   std::vector<LayerStats> layers;  // in the order of config->layers
   std::int64_t committed_length = 0;
   std::int64_t logical_bytes = 0;
-  std::int64_t resident_bytes = 0;
+  std::int64_t resident_bytes = 0;  // of the layers' tokens: the sum of page and window bytes
 };
 
 struct StoreTotals {
   std::int64_t sessions = 0;
   std::int64_t budget_bytes = 0;
+  // Of what the budget counts: the sessions' resident bytes, and what each session takes before
+  // its first token.
   std::int64_t resident_bytes = 0;
   std::int64_t logical_bytes = 0;
   std::int64_t settle_failures = 0;  // layers that could not be sealed when it was tried
@@ -118,9 +122,12 @@ struct AttendOptions {
 };
 
 struct StoreOptions {
-  std::int64_t memory_budget_bytes = 0;            // of all blocks; > 0
-  absl::Duration settle_after = absl::Seconds(5);  // of idleness; then finished steps are sealed
-  std::uint64_t first_generation = 1;              // generations never repeat over restarts
+  std::int64_t memory_budget_bytes = 0;  // of all blocks, and of the sessions themselves; > 0
+  // Of idleness; then finished steps are sealed. A step's repeats and queries over it must come
+  // within this time to meet the very state of its first try; later they are answered too, from
+  // pages that may have been sealed meanwhile, within their quantization error.
+  absl::Duration settle_after = absl::Seconds(60);
+  std::uint64_t first_generation = 1;  // generations never repeat over restarts
 };
 
 class SessionStore {
@@ -131,7 +138,8 @@ class SessionStore {
   SessionStore(const SessionStore&) = delete;
   SessionStore& operator=(const SessionStore&) = delete;
 
-  // ALREADY_EXISTS unless the id is new, or request_id and content_digest are those of before.
+  // ALREADY_EXISTS unless the id is new, or request_id and content_digest are those of before;
+  // RESOURCE_EXHAUSTED if the budget has no room for the session itself.
   absl::StatusOr<SessionInfo> Create(SessionConfig config);
   absl::StatusOr<SessionInfo> Get(std::string_view id) const;
   // Sessions with id > `after` in the order of ids, at most `limit`, of one tenant if given.

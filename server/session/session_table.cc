@@ -41,4 +41,9 @@ std::vector<std::shared_ptr<Session>> SessionTable::All() const {
   return all;
 }
 
+std::size_t SessionTable::size() const {
+  ReaderLock lock(&mutex_);
+  return sessions_.size();
+}
+
 }  // namespace oscarkv

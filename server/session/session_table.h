@@ -31,6 +31,7 @@ class SessionTable {
   std::vector<std::shared_ptr<Session>> List(std::string_view after, std::size_t limit,
                                              std::optional<std::string_view> tenant) const;
   std::vector<std::shared_ptr<Session>> All() const;
+  std::size_t size() const;
 
  private:
   mutable SharedMutex mutex_;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <exception>
 #include <vector>
 
 #include "server/base/kernel_status.h"
@@ -41,28 +42,50 @@ void Settler::Loop() {
   }
 }
 
+bool Settler::Stopping() {
+  MutexLock lock(&mutex_);
+  return stopping_;
+}
+
 void Settler::SettleAll() { SettleIdle(std::chrono::nanoseconds(0)); }
 
 void Settler::SettleIdle(std::chrono::nanoseconds idle) {
   MutexLock lock(&pass_mutex_);
   const auto now = std::chrono::steady_clock::now();
-  for (const std::shared_ptr<Session>& session : context_.sessions->All()) {
+  for (const std::shared_ptr<Session>& session : Sessions()) {
+    if (Stopping()) return;
     if (now - session->last_change() < idle || !session->TakeUnsettled()) continue;
     if (!SettleSession(session)) session->SetUnsettled();
   }
 }
 
-bool Settler::SettleSession(const std::shared_ptr<Session>& session) {
-  if (!session->StepIsComplete()) return false;
-  bool settled = true;
-  for (std::size_t i = 0; i < session->layer_count(); ++i) {
-    if (!SettleLayer(session, i)) settled = false;
+std::vector<std::shared_ptr<Session>> Settler::Sessions() noexcept {
+  try {
+    return context_.sessions->All();
+  } catch (const std::exception&) {
+    failures_.fetch_add(1, std::memory_order_relaxed);
+    return {};
   }
-  return settled;
+}
+
+bool Settler::SettleSession(const std::shared_ptr<Session>& session) noexcept {
+  if (!session->StepIsComplete()) return false;
+  try {
+    bool settled = true;
+    for (std::size_t i = 0; i < session->layer_count(); ++i) {
+      if (!SettleLayer(session, i)) settled = false;
+    }
+    return settled;
+  } catch (const std::exception&) {
+    // What was under way on a layer is undone by then, and its lease has ended.
+    failures_.fetch_add(1, std::memory_order_relaxed);
+    return false;
+  }
 }
 
 bool Settler::SettleLayer(const std::shared_ptr<Session>& session, std::size_t index) {
   while (true) {
+    if (Stopping()) return false;
     const absl::StatusOr<std::int64_t> sealed = SealSome(session, index);
     if (!sealed.ok()) {
       failures_.fetch_add(1, std::memory_order_relaxed);

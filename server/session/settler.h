@@ -4,8 +4,9 @@
 // Thread-safety: all functions may be called at once.
 //
 // Invariants: a layer is settled only where no step is under way on its session, under its lease,
-// a few pages at a time, so that a request waits for those at most. The thread ends with the
-// settler and at no other time: what fails is counted and tried again.
+// a few pages at a time, so that a request, or the settler's end, waits for those at most. The
+// thread ends with the settler and at no other time: what fails, by an error or for want of host
+// memory, is counted and tried again.
 #pragma once
 
 #include <atomic>
@@ -14,6 +15,7 @@
 #include <cstdint>
 #include <memory>
 #include <thread>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
@@ -35,14 +37,18 @@ class Settler {
   // Settles every session now, however short it has been idle.
   void SettleAll();
 
-  // Layers that could not be settled when it was tried, for want of memory or by a backend's error.
+  // Layers, or all that was left of a session, that could not be settled when it was tried, for
+  // want of memory or by a backend's error.
   std::int64_t failures() const { return failures_.load(std::memory_order_relaxed); }
 
  private:
   void Loop();
+  bool Stopping();
   void SettleIdle(std::chrono::nanoseconds idle);
+  // All sessions; none, and a failure, if there is no memory for the list.
+  std::vector<std::shared_ptr<Session>> Sessions() noexcept;
   // Whether nothing was left undone, but for what later requests make due.
-  bool SettleSession(const std::shared_ptr<Session>& session);
+  bool SettleSession(const std::shared_ptr<Session>& session) noexcept;
   bool SettleLayer(const std::shared_ptr<Session>& session, std::size_t index);
   // How many pages it sealed; 0 while a step is under way.
   absl::StatusOr<std::int64_t> SealSome(const std::shared_ptr<Session>& session, std::size_t index);

@@ -2,10 +2,12 @@
 
 #include <gtest/gtest.h>
 
+#include <new>
 #include <utility>
 #include <vector>
 
 #include "server/base/error.h"
+#include "tests/kernels/support/failing_new.h"
 #include "tests/server/support/fake_backend.h"
 #include "tests/server/support/faulty_backend.h"
 
@@ -59,6 +61,29 @@ TEST_F(BlockPoolTest, AllocatesAllOrNothing) {
   EXPECT_EQ(budget_.used(), 0);
   EXPECT_EQ(pool_.blocks(), 0);
   EXPECT_TRUE(pool_.Allocate(MemoryKind::kWindow, 400, 2, &blocks).ok());
+}
+
+// Whichever allocation fails, the pool's or the backend's before it has made a block.
+TEST_F(BlockPoolTest, WithoutMemoryForRecordsThereIsNoBlock) {
+  int failed = 0;
+  for (int n = 0;; ++n) {
+    std::vector<BlockRef> blocks;
+    bool struck = false;
+    {
+      const testing::FailingNew failing(n);
+      try {
+        (void)pool_.Allocate(MemoryKind::kPages, 100, 3, &blocks);
+      } catch (const std::bad_alloc&) {
+      }
+      struck = failing.struck();
+    }
+    if (!struck || backend_.blocks() > 0) break;  // the backend's own allocations are not its
+    ++failed;
+    EXPECT_TRUE(blocks.empty());
+    EXPECT_EQ(budget_.used(), 0);
+    EXPECT_EQ(pool_.blocks(), 0);
+  }
+  EXPECT_GE(failed, 6);  // ids, records, three blocks, the refs
 }
 
 }  // namespace

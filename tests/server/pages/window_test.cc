@@ -34,11 +34,12 @@ class WindowTest : public ::testing::Test {
 TEST_F(WindowTest, PopFrontIsUndoneByPushFront) {
   Window window = Filled(6);
   const std::vector<BlockId> before(window.ids().begin(), window.ids().end());
-  std::vector<BlockRef> taken = window.PopFront(4);
+  std::vector<BlockRef> taken;
+  window.PopFront(4, &taken);
   EXPECT_EQ(window.begin(), 4 + kPageTokens);
   EXPECT_EQ(window.bytes(), 2 * 64);
   EXPECT_THAT(window.ids(), ElementsAreArray({before[4], before[5]}));
-  window.PushFront(std::move(taken));
+  window.PushFront(&taken);
   EXPECT_EQ(window.begin(), 4);
   EXPECT_EQ(window.bytes(), 6 * 64);
   EXPECT_THAT(window.ids(), ElementsAreArray(before));

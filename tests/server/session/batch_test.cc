@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <memory>
 #include <thread>
 
@@ -26,13 +27,14 @@ class BatchTest : public ::testing::Test {
   FakeBackend backend_;
   MemoryBudget budget_{1 << 28};
   BlockPool pool_{&backend_, &budget_};
+  std::atomic<std::int64_t> logical_bytes_{0};
   SessionTable sessions_;
 };
 
 // A request that has found a session waits while someone is alone in it, and then sees what the
 // other has done.
 TEST_F(BatchTest, AnItemThatWaitedForADeleteFindsNothing) {
-  const auto session = std::make_shared<Session>(SmallSession("s"), 1, &budget_);
+  const auto session = std::make_shared<Session>(SmallSession("s"), 1, &budget_, &logical_bytes_);
   ASSERT_EQ(sessions_.Insert(session), nullptr);
   const Source source{.spec = &session->config()->layers[0], .seed = 1};
   Request request = AppendRequest("s", 1, source, 0, 5, false);
@@ -51,7 +53,7 @@ TEST_F(BatchTest, AnItemThatWaitedForADeleteFindsNothing) {
 }
 
 TEST_F(BatchTest, AnItemThatWaitedForATruncateIsOfAnotherGeneration) {
-  const auto session = std::make_shared<Session>(SmallSession("s"), 1, &budget_);
+  const auto session = std::make_shared<Session>(SmallSession("s"), 1, &budget_, &logical_bytes_);
   ASSERT_EQ(sessions_.Insert(session), nullptr);
   const Source source{.spec = &session->config()->layers[0], .seed = 1};
   Request request = AppendRequest("s", 1, source, 0, 5, false);

@@ -3,12 +3,14 @@
 
 #include <gtest/gtest.h>
 
+#include <new>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "server/base/error.h"
 #include "server/session/session_store.h"
+#include "tests/kernels/support/failing_new.h"
 #include "tests/server/support/fake_backend.h"
 #include "tests/server/support/faulty_backend.h"
 #include "tests/server/support/test_session.h"
@@ -148,6 +150,41 @@ TEST(FaultTest, EveryTightBudgetLeavesTheSessionWhole) {
     ASSERT_EQ(scene.fake().blocks(), blocks);
     ASSERT_EQ(scene.store().Totals().resident_bytes, before_bytes);
     ExpectSame(Look(scene.store(), "s"), before);
+  }
+  EXPECT_GT(failed, 50);
+}
+
+// Host memory may end anywhere, in the backend of the test too.
+TEST(FaultTest, EveryFailingAllocationLeavesTheSessionWhole) {
+  const Expected expected = WithoutFault();
+  int failed = 0;
+  // The store's own come first; then thousands of the test's backend, of which some will do.
+  for (int n = 0;; n += n < 120 ? 1 : 997) {
+    Scene scene;
+    Request request = scene.Next();
+    const Seen before = Look(scene.store(), "s");
+    const std::int64_t bytes = scene.store().Totals().resident_bytes;
+    bool struck = false;
+    bool attended = false;  // also where only memory to go faster was wanting
+    {
+      const testing::FailingNew failing(n);
+      try {
+        attended = Attend(&scene.store(), 0, &request).ok();
+      } catch (const std::bad_alloc&) {
+      }
+      struck = failing.struck();
+    }
+    if (!struck) break;
+    if (attended) {
+      EXPECT_EQ(request.outputs, expected.outputs) << n;
+      continue;
+    }
+    ++failed;
+    ExpectSame(Look(scene.store(), "s"), before);
+    ASSERT_EQ(scene.store().Totals().resident_bytes, bytes) << n;
+    ASSERT_TRUE(Attend(&scene.store(), 0, &request).ok()) << n;
+    EXPECT_FALSE(request.item.repeated) << n;
+    ASSERT_EQ(request.outputs, expected.outputs) << n;
   }
   EXPECT_GT(failed, 50);
 }

@@ -4,9 +4,11 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <optional>
 #include <vector>
 
 #include "kernels/api/query_directions.h"
+#include "tests/kernels/support/failing_new.h"
 #include "tests/server/support/fake_backend.h"
 #include "tests/server/support/test_session.h"
 
@@ -38,7 +40,8 @@ class LayerChangeTest : public ::testing::Test {
     const std::vector<std::uint16_t> keys = source_.Keys(begin, count);
     const std::vector<std::uint16_t> values = source_.Values(begin, count);
     const std::vector<std::uint16_t> queries = source_.Queries(begin, count);
-    LayerChange change(&layer_, &pool_, &budget_);
+    std::optional<LayerChange> made;
+    LayerChange& change = made.emplace(&layer_, &pool_, &budget_);
     ASSERT_TRUE(change
                     .Prepare(pages,
                              {.count = count,
@@ -52,10 +55,19 @@ class LayerChangeTest : public ::testing::Test {
                     .ok());
     std::vector<SealItem> seals(change.seal_items().begin(), change.seal_items().end());
     ASSERT_TRUE(backend_.Seal(seals).ok());
-    change.Apply();
+    NeedsNoMemory([&] { change.Apply(); });
     ASSERT_TRUE(backend_.Copy(change.copy_items()).ok());
     ASSERT_TRUE(backend_.Append(change.append_items()).ok());
-    if (commit) change.Commit();
+    if (commit) NeedsNoMemory([&] { change.Commit(); });
+    NeedsNoMemory([&] { made.reset(); });
+  }
+
+  // Steps after Prepare cannot fail: an allocation in one of them ends the test.
+  template <typename Step>
+  static void NeedsNoMemory(const Step& step) {
+    const testing::FailingNew failing(0);
+    step();
+    EXPECT_FALSE(failing.struck());
   }
 
   void AppendTokensAlone(std::int32_t count) { Append(count, 0, true, false); }
@@ -210,6 +222,31 @@ TEST_F(LayerChangeTest, TruncatesExactlyAtEveryLength) {
     ExpectTokens(length + 401);
     EXPECT_GE(layer_.Stats().sealed_tokens, 256);
   }
+}
+
+// Directions belong to the page that found them: without it the next one with queries finds its
+// own, as if the first had never been.
+TEST_F(LayerChangeTest, DirectionsGoWithThePageThatFoundThem) {
+  const auto directions = [&] {
+    const float* first = layer_.View().directions;
+    return first ? std::vector<float>(first, first + 2 * 64) : std::vector<float>();
+  };
+  AppendTokensAlone(200);  // the first page is sealed without queries
+  Append(220);
+  Append(1, layer_.SealablePages());
+  const std::vector<float> found = directions();
+  ASSERT_EQ(found.size(), 2U * 64);
+  for (const std::int64_t length : {4 + 129, 4 + 128}) {
+    layer_.Truncate(length);
+    EXPECT_EQ(directions(), length > 4 + 128 ? found : std::vector<float>()) << length;
+    EXPECT_EQ(layer_.Stats().window_bytes, 4 * 2 * 2 * 128 + (length > 4 + 128 ? 2 * 64 * 4 : 0));
+  }
+  Append(300);
+  Append(1, layer_.SealablePages());
+  EXPECT_EQ(layer_.Stats().pages_sealed_without_queries, 1);
+  // By positions 144, 160, ... of the second page and the window after it.
+  const std::vector<std::uint16_t> queries = source_.Queries(144, 10, 16);
+  EXPECT_EQ(directions(), PrincipalDirections(spec_, queries.data(), 10));
 }
 
 TEST_F(LayerChangeTest, SampleIsCountedAndEndsWithTheLayersNeed) {

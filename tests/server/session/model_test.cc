@@ -63,6 +63,9 @@ class ModelTest : public ::testing::TestWithParam<int> {
     }
     EXPECT_GT(info->generation, last_generation_);
     last_generation_ = info->generation;
+    // The first session tells what every one takes before its first token.
+    if (own_bytes_ == 0) own_bytes_ = store_.Totals().resident_bytes;
+    EXPECT_GT(own_bytes_, 0);
     model_[id] = {.generation = info->generation, .seed = seeds_++};
   }
 
@@ -175,6 +178,7 @@ class ModelTest : public ::testing::TestWithParam<int> {
     const std::vector<SessionInfo> infos = store_.List("", 100, std::nullopt);
     ASSERT_EQ(infos.size(), model_.size());
     std::int64_t resident = 0;
+    std::int64_t logical = 0;
     auto it = model_.begin();
     for (const SessionInfo& info : infos) {
       const auto& [id, session] = *it++;
@@ -190,13 +194,18 @@ class ModelTest : public ::testing::TestWithParam<int> {
       }
       EXPECT_EQ(info.committed_length, committed);
       resident += info.resident_bytes;
+      logical += info.logical_bytes;
     }
+    resident += own_bytes_ * std::ssize(model_);
     EXPECT_EQ(store_.Totals().resident_bytes, resident);
+    EXPECT_EQ(store_.Totals().sessions, std::ssize(model_));
+    EXPECT_EQ(store_.Totals().logical_bytes, logical);
     if (model_.empty()) {
       EXPECT_EQ(backend_.blocks(), 0);
     }
   }
 
+  std::int64_t own_bytes_ = 0;
   std::mt19937 random_{static_cast<std::uint32_t>(GetParam())};
   const SessionConfig specs_ = ModelConfig("");
   FakeBackend backend_;

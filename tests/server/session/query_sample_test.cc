@@ -30,7 +30,7 @@ class QuerySampleTest : public ::testing::Test {
             .stride = stride};
   }
   void Add(const QueryRows& rows) {
-    for (const std::int32_t i : sample_.Missing(rows, 0, 1000)) sample_.Add(rows, i);
+    sample_.Add(sample_.Prepare(rows, sample_.Missing(rows, 0, 1000)));
   }
   std::vector<float> FirstElements(std::int64_t from, std::int64_t to) const {
     const QuerySample::Slice slice = sample_.Range(from, to);
@@ -95,7 +95,7 @@ TEST_F(QuerySampleTest, ClampsToTheStorageType) {
     std::vector<float> row(kRow, std::numeric_limits<float>::max());
     row[1] = std::numeric_limits<float>::lowest();
     const QueryRows rows{.dtype = DType::kFP32, .data = row.data(), .count = 1};
-    sample.Add(rows, 0);
+    sample.Add(sample.Prepare(rows, sample.Missing(rows, 0, 1)));
     const QuerySample::Slice slice = sample.Range(0, 1);
     const float largest = FromBits16(storage, slice.rows[0]);
     EXPECT_TRUE(std::isfinite(largest));

@@ -185,7 +185,33 @@ TEST_F(SessionStoreTest, RefusesWrongItemsAndSaysWhy) {
 
   Request request = AppendRequest("s", Generation(), SourceOf(), 10, 1, false);
   EXPECT_EQ(ReasonOf(Append(&store_, 5, &request)), "LAYER_NOT_FOUND");
+  EXPECT_EQ(DetailOf(request.item.status, "field"), "layer");
+  EXPECT_EQ(DetailOf(request.item.status, "value"), "5");
   EXPECT_EQ(request.item.generation_after, Generation());
+  request.session = "t";
+  EXPECT_EQ(DetailOf(Append(&store_, 0, &request), "field"), "session");
+}
+
+// Sessions without a token take memory too, most of it given plans and directions.
+TEST_F(SessionStoreTest, SessionsThemselvesAreWithinTheBudget) {
+  SessionStore store(&backend_,
+                     {.memory_budget_bytes = 200'000, .settle_after = absl::InfiniteDuration()});
+  const auto config = [](int i) {
+    SessionConfig made = SmallSession("s" + std::to_string(i));
+    made.layers[0].given_directions.assign(2 * 64, 0.125F);
+    return made;
+  };
+  int count = 0;
+  absl::Status status;
+  for (; count < 1000 && status.ok(); ++count) status = store.Create(config(count)).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(ReasonOf(status), "OUT_OF_MEMORY");
+  EXPECT_LT(count, 200);
+  EXPECT_EQ(store.Totals().sessions, count - 1);
+  EXPECT_TRUE(store.Create(config(0)).ok());  // a repeat takes nothing
+  EXPECT_EQ(ReasonOf(store.Create(config(count - 1)).status()), "OUT_OF_MEMORY");
+  ASSERT_TRUE(store.Delete("s0", 0).ok());
+  EXPECT_TRUE(store.Create(config(count - 1)).ok());
 }
 
 TEST_F(SessionStoreTest, RepeatsAreAcknowledged) {
@@ -330,13 +356,16 @@ TEST_F(SessionStoreTest, ARepeatedTruncateChangesNothing) {
 
 TEST_F(SessionStoreTest, CountsItsBytes) {
   Create(SmallSession("s", 2));
+  const std::int64_t own = store_.Totals().resident_bytes;
+  EXPECT_GT(own, 0);
+  EXPECT_EQ(Info().resident_bytes, 0);
   ASSERT_TRUE(AppendTokens(0, 1000, 0).ok());
   ASSERT_TRUE(AppendTokens(0, 1000, 1).ok());
   store_.Settle();
   const SessionInfo info = Info();
   const LayerSpec& spec = info.config->layers[0];
   EXPECT_EQ(info.logical_bytes, 2 * 1000 * spec.logical_bytes_per_token());
-  EXPECT_EQ(info.resident_bytes, store_.Totals().resident_bytes);
+  EXPECT_EQ(info.resident_bytes + own, store_.Totals().resident_bytes);
   EXPECT_EQ(store_.Totals().logical_bytes, info.logical_bytes);
   EXPECT_EQ(info.layers[0].sealed_tokens, 7 * 128);
   EXPECT_EQ(info.layers[0].pages_sealed_without_queries, 0);

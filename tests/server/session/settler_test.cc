@@ -2,11 +2,14 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <chrono>
+#include <latch>
 #include <string>
 #include <thread>
 
 #include "server/session/session_store.h"
+#include "tests/kernels/support/failing_new.h"
 #include "tests/server/support/fake_backend.h"
 #include "tests/server/support/faulty_backend.h"
 #include "tests/server/support/test_session.h"
@@ -80,6 +83,75 @@ TEST_F(SettlerTest, CountsFailuresAndTriesAgain) {
   store.Settle();
   EXPECT_EQ(Sealed(store), 256);
   EXPECT_EQ(store.Totals().settle_failures, 2);
+}
+
+// An exception that reached the thread's end would end the server.
+TEST_F(SettlerTest, OutlivesExceptions) {
+  SessionStore store(&backend_,
+                     {.memory_budget_bytes = 1 << 28, .settle_after = absl::InfiniteDuration()});
+  ASSERT_TRUE(store.Create(SmallSession("s")).ok());
+  AppendTokens(&store, 0, 0, 300);
+  const std::int64_t blocks = fake_.blocks();
+  for (int call = 0; call < 2; ++call) {
+    backend_.ThrowInCall(call);
+    store.Settle();
+    EXPECT_TRUE(backend_.struck());
+    EXPECT_EQ(store.Totals().settle_failures, call + 1);
+    EXPECT_EQ(Sealed(store), 0);
+    EXPECT_EQ(fake_.blocks(), blocks);
+  }
+  store.Settle();
+  EXPECT_EQ(Sealed(store), 256);
+}
+
+// Whichever allocation fails, of the list of sessions or within one.
+TEST_F(SettlerTest, OutlivesAWantOfHostMemory) {
+  for (int n = 0;; ++n) {
+    SessionStore store(&backend_,
+                       {.memory_budget_bytes = 1 << 28, .settle_after = absl::InfiniteDuration()});
+    ASSERT_TRUE(store.Create(SmallSession("s")).ok());
+    AppendTokens(&store, 0, 0, 300);
+    bool struck = false;
+    {
+      const testing::FailingNew failing(n);
+      try {
+        store.Settle();
+      } catch (...) {
+        ADD_FAILURE() << "allocation " << n;
+      }
+      struck = failing.struck();
+    }
+    EXPECT_EQ(store.Totals().settle_failures, struck ? 1 : 0) << n;
+    store.Settle();
+    ASSERT_EQ(Sealed(store), 256) << n;
+    if (!struck) break;
+  }
+}
+
+// A backend that takes its time, and says when it was asked first.
+class SlowBackend : public FaultyBackend {
+ public:
+  using FaultyBackend::FaultyBackend;
+  KernelStatus Seal(std::span<SealItem> items) override {
+    if (seals.fetch_add(1) == 0) asked.count_down();
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    return FaultyBackend::Seal(items);
+  }
+  std::atomic<int> seals{0};
+  std::latch asked{1};
+};
+
+TEST_F(SettlerTest, APassUnderWayEndsWithTheStore) {
+  constexpr int kLayers = 200;
+  SlowBackend slow(&fake_);
+  {
+    SessionStore store(&slow,
+                       {.memory_budget_bytes = 1 << 28, .settle_after = absl::Milliseconds(1)});
+    ASSERT_TRUE(store.Create(SmallSession("s", kLayers)).ok());
+    for (int layer = 0; layer < kLayers; ++layer) AppendTokens(&store, layer, 0, 200);
+    slow.asked.wait();
+  }
+  EXPECT_LT(slow.seals, kLayers);
 }
 
 TEST_F(SettlerTest, EndsWithoutWaitingForItsNextPass) {

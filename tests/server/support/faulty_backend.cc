@@ -1,6 +1,7 @@
 #include "tests/server/support/faulty_backend.h"
 
 #include <algorithm>
+#include <new>
 #include <utility>
 
 #include "kernels/api/page_layout.h"
@@ -10,6 +11,7 @@ namespace oscarkv {
 KernelStatus FaultyBackend::After(const char* name, KernelStatus done) {
   ++calls_[name];
   if (calls_left_ < 0 || calls_left_-- > 0) return done;
+  if (throws_) throw std::bad_alloc();
   return status_;
 }
 

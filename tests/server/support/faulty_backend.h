@@ -22,6 +22,12 @@ class FaultyBackend : public Backend {
   void FailCall(int call, KernelStatus status) {
     calls_left_ = call;
     status_ = std::move(status);
+    throws_ = false;
+  }
+  // It throws bad_alloc instead, as the code around a backend may.
+  void ThrowInCall(int call) {
+    calls_left_ = call;
+    throws_ = true;
   }
   void Disarm() { calls_left_ = -1; }
   // Whether the fault that was armed last has struck.
@@ -54,6 +60,7 @@ class FaultyBackend : public Backend {
   Backend* const inner_;
   int calls_left_ = -1;
   KernelStatus status_;
+  bool throws_ = false;
   std::map<std::string, int> calls_;
   std::vector<std::string> pages_;
 };
