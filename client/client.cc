@@ -198,7 +198,8 @@ absl::StatusOr<v1::Session> Client::TruncateSession(const std::string& session,
   request.set_session(session);
   request.set_generation(generation);
   request.set_length(length);
-  auto response = connection_->Call(&Stub::TruncateSession, request, options, false);
+  request.set_request_id(NewRequestId());
+  auto response = connection_->Call(&Stub::TruncateSession, request, options, true);
   if (!response.ok()) return response.status();
   return std::move(*response->mutable_session());
 }

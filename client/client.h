@@ -10,9 +10,9 @@
 // status of a call says nothing of its items: see FirstItemError().
 //
 // Retries. Calls that may be repeated by contract are, with growing pauses, while the server cannot
-// be reached or asks to come back: all reads, CreateSession, Attend and Append whose items name
-// their expected_length. DeleteSession and TruncateSession never are: whether the first try was
-// done must be found out by whoever asked for it. Streams never are either, except ReadTokens.
+// be reached or asks to come back: all reads, CreateSession, TruncateSession, Attend and Append
+// whose items name their expected_length. DeleteSession never is: whether the first try was done
+// must be found out by whoever asked for it. Streams never are either, except ReadTokens.
 //
 // Thread-safety: all functions of Client may be called at once. A stream is for one thread that
 // writes and one that reads.

@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "server/base/error.h"
@@ -36,10 +37,11 @@ absl::Status CheckFinite(std::string_view field, const Rows& rows, std::int64_t 
                       absl::StrCat("numbers that are finite in ", NameOf(rounded_to)));
 }
 
-// Checks one item; `value_dim` is that of the items before it that can be applied, or 0.
-absl::Status CheckAgainstSession(const SessionStore& store, int layer, const BatchItem& item,
+// Checks one item, and ties it to the session that it was checked by; `value_dim` is that of the
+// items before it that can be applied, or 0.
+absl::Status CheckAgainstSession(const SessionStore& store, int layer, BatchItem& item,
                                  int& value_dim) {
-  const absl::StatusOr<std::shared_ptr<const SessionConfig>> config = store.ConfigOf(item.session);
+  absl::StatusOr<std::shared_ptr<const SessionConfig>> config = store.ConfigOf(item.session);
   if (!config.ok()) return config.status();
   const absl::StatusOr<const LayerSpec*> spec = LayerOf(**config, layer);
   if (!spec.ok()) return spec.status();
@@ -49,6 +51,7 @@ absl::Status CheckAgainstSession(const SessionStore& store, int layer, const Bat
                         absl::StrCat("value_dim ", value_dim, ", as of the items before"));
   }
   value_dim = (*spec)->value_dim;
+  item.config = *std::move(config);
   return absl::OkStatus();
 }
 
@@ -57,19 +60,17 @@ void FillLengths(const SessionStore& store, int layer, BatchItem& item) {
   const absl::StatusOr<SessionInfo> info = store.Get(item.session);
   if (!info.ok()) return;
   item.generation_after = info->generation;
-  for (const LayerStats& stats : info->layers) {
-    if (stats.layer == layer) item.length_after = stats.length;
+  if (const auto index = info->config->IndexOf(layer)) {
+    item.length_after = info->layers[*index].length;
   }
 }
 
 }  // namespace
 
 absl::StatusOr<const LayerSpec*> LayerOf(const SessionConfig& config, int layer) {
-  const auto found =
-      std::lower_bound(config.layers.begin(), config.layers.end(), layer,
-                       [](const LayerSpec& spec, int id) { return spec.layer < id; });
-  if (found != config.layers.end() && found->layer == layer) return &*found;
-  return LayerNotFound(config.id, layer);
+  const std::optional<std::size_t> index = config.IndexOf(layer);
+  if (!index) return LayerNotFound(config.id, layer);
+  return &config.layers[*index];
 }
 
 absl::Status CheckRows(const LayerSpec& spec, const BatchItem& item) {

@@ -111,6 +111,15 @@ absl::Status DecodeCounts(std::string_view field, const v1::Codec& codec, CodecS
 
 }  // namespace
 
+v1::Codec CombinedCodec(const v1::Codec& session, const v1::Codec& layer) {
+  if (layer.profile() != v1::PROFILE_UNSPECIFIED) return layer;
+  v1::Codec combined = session;
+  // It is of the plan that the layer does not want.
+  if (layer.plan() == v1::PLAN_MODE_AUTO) combined.clear_key_rotation();
+  combined.MergeFrom(layer);
+  return combined;
+}
+
 absl::StatusOr<DecodedCodec> DecodeCodec(std::string_view field, const v1::Codec& codec,
                                          Profile default_profile) {
   const auto path = [&](std::string_view name) { return Joined(field, name); };

@@ -15,6 +15,9 @@ struct DecodedCodec {
   bool values_folded = false;  // the worker rotates the values: spec.value_rotation is kNone
 };
 
+// What a layer's codec says, with what it takes over from the session's.
+v1::Codec CombinedCodec(const v1::Codec& session, const v1::Codec& layer);
+
 // `codec` with every default filled in. INVALID_ARGUMENT names fields under `field`.
 absl::StatusOr<DecodedCodec> DecodeCodec(std::string_view field, const v1::Codec& codec,
                                          Profile default_profile);

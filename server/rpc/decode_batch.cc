@@ -35,12 +35,12 @@ absl::Status CheckItem(const std::string& field, const v1::Item& item, const Ite
   s.Update(
       CheckRange(path("num_query_tokens"), item.num_query_tokens(), rules.min_queries, kMaxCount));
   if (item.has_expected_length()) {
-    s.Update(CheckRange(path("expected_length"), item.expected_length(), 0, limits::kMaxPosition));
+    s.Update(CheckRange(path("expected_length"), item.expected_length(), 0, kPositionLimit));
   } else if (item.num_tokens() > 0) {
     s.Update(InvalidField(path("expected_length"), "unset", "the layer's length before the item"));
   }
   if (item.has_query_start()) {
-    s.Update(CheckRange(path("query_start"), item.query_start(), 0, limits::kMaxPosition));
+    s.Update(CheckRange(path("query_start"), item.query_start(), 0, kPositionLimit));
   }
   s.Update(CheckRange(path("query_stride"), item.query_stride(), 0, rules.max_query_stride));
   return s;
@@ -75,7 +75,10 @@ template <typename Request>
 absl::StatusOr<DecodedBatch> DecodeBatch(const Request& request, const ItemRules& rules) {
   absl::Status s = CheckBytes("request_id", request.request_id(), limits::kRequestIdBytes);
   s.Update(CheckRange("layer", request.layer(), 0, limits::kMaxLayerId));
-  if (request.items().empty()) s.Update(InvalidField("items", "empty", "one item or more"));
+  if (request.items().empty() || request.items_size() > limits::kItems) {
+    s.Update(InvalidField("items", absl::StrCat(request.items_size(), " items"),
+                          absl::StrCat("1 to ", limits::kItems)));
+  }
   if (!s.ok()) return s;
 
   DecodedBatch batch;

@@ -23,9 +23,10 @@ struct DecodedLayer {
 };
 
 absl::Status CheckHeadDim(std::string_view field, int dim) {
-  const auto& dims = limits::kHeadDims;
-  if (std::find(dims.begin(), dims.end(), dim) != dims.end()) return absl::OkStatus();
-  return InvalidField(field, absl::StrCat(dim), absl::StrCat("one of ", absl::StrJoin(dims, ", ")));
+  if (std::find(kHeadDims.begin(), kHeadDims.end(), dim) != kHeadDims.end())
+    return absl::OkStatus();
+  return InvalidField(field, absl::StrCat(dim),
+                      absl::StrCat("one of ", absl::StrJoin(kHeadDims, ", ")));
 }
 
 absl::Status DecodeHeads(std::string_view field, const v1::LayerSpec& layer, LayerSpec& spec) {
@@ -51,8 +52,7 @@ absl::Status DecodeHeads(std::string_view field, const v1::LayerSpec& layer, Lay
 absl::Status DecodeAttention(std::string_view field, const v1::LayerSpec& layer, LayerSpec& spec) {
   absl::Status s = CheckNotNegative(Joined(field, "scale"), layer.scale());
   s.Update(CheckNotNegative(Joined(field, "softcap"), layer.softcap()));
-  s.Update(
-      CheckRange(Joined(field, "sliding_window"), layer.sliding_window(), 0, limits::kMaxPosition));
+  s.Update(CheckRange(Joined(field, "sliding_window"), layer.sliding_window(), 0, kPositionLimit));
   if (!s.ok()) return s;
   spec.scale = layer.scale() != 0
                    ? layer.scale()
@@ -136,10 +136,8 @@ absl::Status DecodeKeyPlans(std::string_view field, const v1::LayerSpec& layer,
 absl::StatusOr<DecodedLayer> DecodeLayer(std::string_view field, const v1::LayerSpec& layer,
                                          const v1::Codec& session_codec, Profile default_profile,
                                          DType storage) {
-  v1::Codec merged = session_codec;
-  merged.MergeFrom(layer.codec());
-  const absl::StatusOr<DecodedCodec> codec =
-      DecodeCodec(Joined(field, "codec"), merged, default_profile);
+  const absl::StatusOr<DecodedCodec> codec = DecodeCodec(
+      Joined(field, "codec"), CombinedCodec(session_codec, layer.codec()), default_profile);
   if (!codec.ok()) return codec.status();
 
   DecodedLayer decoded;
@@ -202,7 +200,7 @@ absl::Status CheckNames(const v1::CreateSessionRequest& request) {
   s.Update(CheckBytes("model", request.model(), limits::kModelBytes));
   s.Update(CheckBytes("model_revision", request.model_revision(), limits::kModelBytes));
   s.Update(CheckBytes("rope_digest", request.rope_digest(), limits::kModelBytes));
-  s.Update(CheckRange("position_base", request.position_base(), 0, limits::kMaxPosition));
+  s.Update(CheckRange("position_base", request.position_base(), 0, kPositionLimit));
   return s;
 }
 

@@ -87,4 +87,13 @@ void EncodeResults(std::span<const BatchItem> items,
   }
 }
 
+absl::Status ReplyTooLarge(std::string_view field, std::int64_t bytes, std::int64_t limit) {
+  ErrorDetails details = {.reason = "REPLY_TOO_LARGE",
+                          .metadata = {{"limit", absl::StrCat(limit)}}};
+  if (!field.empty()) details.metadata.emplace_back("field", field);
+  return MakeError(absl::StatusCode::kResourceExhausted,
+                   absl::StrCat("the reply has up to ", bytes, " bytes; the limit is ", limit),
+                   details);
+}
+
 }  // namespace oscarkv

@@ -76,8 +76,10 @@ void ExchangeStream::OnReadDone(bool ok) {
   if (!ok) return FinishWith(absl::OkStatus());  // the client has sent its last request
   scope_.emplace(queue_, method_, context_);
   if (scope_->admitted().ok()) return queue_.Run([this] { Work(); });
-  if (scope_->admitted().code() == absl::StatusCode::kUnavailable) {
-    return FinishWith(scope_->admitted());
+  if (absl::IsUnavailable(scope_->admitted())) {
+    const absl::Status draining = scope_->admitted();
+    scope_.reset();
+    return FinishWith(draining);
   }
   Work();
 }
@@ -103,6 +105,9 @@ void ExchangeStream::FinishWith(const absl::Status& status) {
   Finish(ToGrpcStatus(status));
 }
 
-void ExchangeStream::OnDone() { const std::shared_ptr<ExchangeStream> last = std::move(self_); }
+void ExchangeStream::OnDone() {
+  scope_.reset();
+  const std::shared_ptr<ExchangeStream> last = std::move(self_);
+}
 
 }  // namespace oscarkv

@@ -8,6 +8,8 @@
 //   2. While nothing is under way (kReading), Drain may finish the stream; otherwise the step under
 //      way does, when it ends.
 //   3. A stream keeps itself alive (self_) until OnDone; others hold it weakly.
+//   4. There is no scope when Finish is called: gRPC frees the context, which a scope uses, as soon
+//      as OnDone returns, and Drain may keep the stream longer.
 #pragma once
 
 #include <cstdint>

@@ -18,7 +18,7 @@ namespace oscarkv {
 // What a server knows of itself.
 struct ServerFacts {
   std::string version{};
-  std::uint64_t boot_epoch = 0;  // microseconds since 1970
+  std::uint64_t boot_epoch = 0;  // time of start, microseconds since 1970
   BackendInfo backend{};
   Profile default_profile = Profile::kDense;
   std::int64_t max_message_bytes = 0;  // in each direction

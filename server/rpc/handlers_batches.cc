@@ -6,8 +6,6 @@
 #include <vector>
 
 #include "absl/functional/function_ref.h"
-#include "absl/strings/str_cat.h"
-#include "server/base/error.h"
 #include "server/rpc/check_items.h"
 #include "server/rpc/decode_batch.h"
 #include "server/rpc/encode_reply.h"
@@ -60,17 +58,21 @@ struct Outputs {
   }
 };
 
-absl::Status CheckReplyFits(const DecodedBatch& batch, int value_dim, std::int64_t max_bytes) {
-  const std::int64_t row_bytes =
-      batch.queries.heads *
-      (value_dim * static_cast<std::int64_t>(SizeOf(batch.output_dtype)) + 4LL);
-  const std::int64_t bytes = batch.num_queries * row_bytes +
-                             static_cast<std::int64_t>(batch.items.size()) * kResultBytes +
-                             kReplyBytes;
+// What is applied must also be told, so a reply that may not fit is refused before.
+absl::Status CheckReplyFits(const DecodedBatch& batch, std::int64_t output_bytes,
+                            std::int64_t max_bytes) {
+  const std::int64_t result_bytes =
+      static_cast<std::int64_t>(batch.items.size()) * kResultBytes + kReplyBytes;
+  const std::int64_t bytes = result_bytes + output_bytes;
   if (bytes <= max_bytes) return absl::OkStatus();
-  return InvalidField(
-      "query.shape", absl::StrCat(batch.num_queries, " rows, a reply of up to ", bytes, " bytes"),
-      absl::StrCat("a reply within max_send_message_bytes, ", max_bytes, ": send fewer queries"));
+  return ReplyTooLarge(result_bytes > output_bytes ? "items" : "query.shape", bytes, max_bytes);
+}
+
+// Of outputs and log-sum-exps in a reply.
+std::int64_t OutputBytes(const DecodedBatch& batch, int value_dim) {
+  const std::int64_t head_bytes =
+      value_dim * static_cast<std::int64_t>(SizeOf(batch.output_dtype)) + 4LL;
+  return batch.num_queries * batch.queries.heads * head_bytes;
 }
 
 }  // namespace
@@ -78,6 +80,7 @@ absl::Status CheckReplyFits(const DecodedBatch& batch, int value_dim, std::int64
 absl::Status Handlers::Append(const v1::AppendRequest& request, v1::AppendResponse& response) {
   absl::StatusOr<DecodedBatch> batch = DecodeAppend(request);
   if (!batch.ok()) return batch.status();
+  if (absl::Status s = CheckReplyFits(*batch, 0, facts_.max_message_bytes); !s.ok()) return s;
   CheckItems(*store_, *batch);
   RunPassed(batch->items, [&](std::span<BatchItem> items) { store_->Append(batch->layer, items); });
   EncodeResults(batch->items, *response.mutable_results());
@@ -92,7 +95,8 @@ absl::Status Handlers::Attend(const v1::AttendRequest& request, v1::AttendRespon
     // No item can be applied: the shape of the zeros is a guess from the request.
     value_dim = batch->values.dim != 0 ? batch->values.dim : batch->queries.dim;
   }
-  if (absl::Status s = CheckReplyFits(*batch, value_dim, facts_.max_message_bytes); !s.ok()) {
+  const std::int64_t output_bytes = OutputBytes(*batch, value_dim);
+  if (absl::Status s = CheckReplyFits(*batch, output_bytes, facts_.max_message_bytes); !s.ok()) {
     return s;
   }
   Outputs outputs(batch->num_queries, batch->queries.heads, value_dim);

@@ -30,7 +30,7 @@ absl::Status Handlers::GetServerInfo(const v1::GetServerInfoRequest& /*request*/
   response.set_resident_bytes(totals.resident_bytes);
   response.set_logical_bytes(totals.logical_bytes);
   response.set_sessions(totals.sessions);
-  response.mutable_head_dims()->Assign(limits::kHeadDims.begin(), limits::kHeadDims.end());
+  response.mutable_head_dims()->Assign(kHeadDims.begin(), kHeadDims.end());
   return absl::OkStatus();
 }
 
@@ -90,10 +90,11 @@ absl::Status Handlers::TruncateSession(const v1::TruncateSessionRequest& request
   if (request.generation() == 0) {
     s.Update(InvalidField("generation", "0", "the session's generation"));
   }
-  s.Update(CheckRange("length", request.length(), 0, limits::kMaxPosition));
+  s.Update(CheckRange("length", request.length(), 0, kPositionLimit));
+  s.Update(CheckBytes("request_id", request.request_id(), limits::kRequestIdBytes));
   if (!s.ok()) return s;
-  const absl::StatusOr<SessionInfo> info =
-      store_->Truncate(request.session(), "", request.generation(), request.length());
+  const absl::StatusOr<SessionInfo> info = store_->Truncate(request.session(), request.request_id(),
+                                                            request.generation(), request.length());
   if (!info.ok()) return info.status();
   EncodeSession(*info, SessionParts::kAll, *response.mutable_session());
   return absl::OkStatus();

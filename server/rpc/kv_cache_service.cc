@@ -76,8 +76,7 @@ grpc::ServerUnaryReactor* KvCacheService::Unary(
     const absl::Status status = scope.Run([&]() -> absl::Status {
       Request message;
       Response response;
-      Bytes bytes(*request);
-      if (absl::Status s = ParseMessage(bytes, message); !s.ok()) return s;
+      if (absl::Status s = ParseMessage(TakeRequest(request), message); !s.ok()) return s;
       NoteRequestId(scope, message);
       if (absl::Status s = (handlers_.*handle)(message, response); !s.ok()) return s;
       return SerializeMessage(response, handlers_.facts().max_message_bytes, *reply);
@@ -156,7 +155,7 @@ grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* KvCacheService::Dec
 
 grpc::ServerWriteReactor<grpc::ByteBuffer>* KvCacheService::ReadTokens(Context* context,
                                                                        const Bytes* request) {
-  return new ReadTokensStream(handlers_, queue_, context, *request);
+  return new ReadTokensStream(handlers_, queue_, context, TakeRequest(request));
 }
 
 }  // namespace oscarkv

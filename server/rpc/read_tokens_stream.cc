@@ -9,10 +9,10 @@ namespace oscarkv {
 
 ReadTokensStream::ReadTokensStream(Handlers& handlers, WorkQueue& queue,
                                    const grpc::CallbackServerContext* context,
-                                   const grpc::ByteBuffer& request)
-    : handlers_(handlers), queue_(queue), scope_(queue, "ReadTokens", context), request_(request) {
+                                   grpc::ByteBuffer& request)
+    : handlers_(handlers), scope_(queue, "ReadTokens", context), request_(request) {
   if (scope_.admitted().ok()) {
-    queue_.Run([this] { Step(); });
+    queue.Run([this] { Step(); });
   } else {
     End(scope_.admitted());
   }
@@ -21,12 +21,12 @@ ReadTokensStream::ReadTokensStream(Handlers& handlers, WorkQueue& queue,
 void ReadTokensStream::Step() {
   const absl::Status status = scope_.Run([this] { return NextRun(); });
   if (!status.ok() || !run_.Valid()) return End(status);
+  scope_.EndWork();  // a client that reads slowly keeps no one else waiting
   StartWrite(&run_);
 }
 
 // Leaves run_ empty at the end.
 absl::Status ReadTokensStream::NextRun() {
-  run_.Clear();
   if (!reader_.has_value()) {
     v1::ReadTokensRequest request;
     if (absl::Status s = ParseMessage(request_, request); !s.ok()) return s;
@@ -42,8 +42,9 @@ absl::Status ReadTokensStream::NextRun() {
 }
 
 void ReadTokensStream::OnWriteDone(bool ok) {
+  run_.Clear();
   if (!ok) return End(absl::CancelledError("the client is gone"));
-  queue_.Run([this] { Step(); });
+  scope_.Resume([this] { Step(); });
 }
 
 void ReadTokensStream::End(const absl::Status& status) {

@@ -16,9 +16,9 @@ namespace oscarkv {
 
 class ReadTokensStream : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
  public:
-  // Deletes itself when the stream is done. REQUIRES: handlers and queue outlive it.
+  // Deletes itself when the stream is done. REQUIRES: handlers, queue and request outlive it.
   ReadTokensStream(Handlers& handlers, WorkQueue& queue, const grpc::CallbackServerContext* context,
-                   const grpc::ByteBuffer& request);
+                   grpc::ByteBuffer& request);
 
  private:
   void OnWriteDone(bool ok) override;
@@ -29,9 +29,8 @@ class ReadTokensStream : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
   void End(const absl::Status& status);
 
   Handlers& handlers_;
-  WorkQueue& queue_;
-  RpcScope scope_;  // holds one place in the queue until the end
-  grpc::ByteBuffer request_;
+  RpcScope scope_;  // holds a place in the queue while a run is decoded
+  grpc::ByteBuffer& request_;
   std::optional<TokenReader> reader_;
   grpc::ByteBuffer run_;
 };

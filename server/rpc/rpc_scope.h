@@ -6,8 +6,10 @@
 // Thread-safety: none; its users hand it from thread to thread.
 #pragma once
 
+#include <functional>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
@@ -35,6 +37,8 @@ class RpcScope {
 
   // Leaves the place in the queue to another. To be called before the reply is sent.
   void EndWork() { ticket_.EndWork(); }
+  // Runs more work of the request once there is a place for it. REQUIRES: EndWork was called.
+  void Resume(std::function<void()> work) { ticket_.Resume(std::move(work)); }
 
   void set_request_id(std::string_view id);
 

@@ -26,8 +26,6 @@ std::string ShapeText(const v1::Tensor& tensor) {
 // Clamping before rounding: what is beyond the largest finite value may still round to it.
 float Saturated(float x, float limit) { return std::isnan(x) ? x : std::clamp(x, -limit, limit); }
 
-float LargestFinite(DType dtype) { return dtype == DType::kBF16 ? 0x1.fep127f : 65504.0f; }
-
 }  // namespace
 
 absl::StatusOr<DType> DecodeDType(std::string_view field, v1::DataType dtype) {
@@ -67,7 +65,7 @@ absl::StatusOr<Rows> DecodeRows(std::string_view field, const v1::Tensor* tensor
   if (!dtype.ok()) return dtype.status();
   const auto& shape = tensor->shape();
   if (shape.size() != 3 || shape[0] != rows || shape[1] < 1 || shape[1] > kMaxHeads ||
-      shape[2] < 1 || shape[2] > limits::kMaxHeadDim) {
+      shape[2] < 1 || shape[2] > kHeadDims.back()) {
     return InvalidField(Joined(field, "shape"), ShapeText(*tensor),
                         absl::StrCat("[", rows, " (the sum over items), heads, head dim]"));
   }

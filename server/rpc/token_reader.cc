@@ -24,9 +24,9 @@ absl::Status CheckRequest(const v1::ReadTokensRequest& request) {
     s.Update(InvalidField("generation", "0", "the session's generation"));
   }
   s.Update(CheckRange("layer", request.layer(), 0, limits::kMaxLayerId));
-  s.Update(CheckRange("begin", request.begin(), 0, limits::kMaxPosition));
+  s.Update(CheckRange("begin", request.begin(), 0, kPositionLimit));
   if (request.has_num_tokens()) {
-    s.Update(CheckRange("num_tokens", request.num_tokens(), 0, limits::kMaxPosition));
+    s.Update(CheckRange("num_tokens", request.num_tokens(), 0, kPositionLimit));
   }
   return s;
 }

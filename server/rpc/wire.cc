@@ -5,6 +5,7 @@
 #include "grpcpp/support/proto_buffer_reader.h"
 #include "grpcpp/support/proto_buffer_writer.h"
 #include "server/base/error.h"
+#include "server/rpc/encode_reply.h"
 
 namespace oscarkv {
 
@@ -23,9 +24,7 @@ absl::Status SerializeMessage(const google::protobuf::Message& message, std::int
                               grpc::ByteBuffer& bytes) {
   const std::size_t size = message.ByteSizeLong();
   if (size > static_cast<std::size_t>(limit)) {
-    return MakeError(absl::StatusCode::kResourceExhausted,
-                     absl::StrCat("the reply has ", size, " bytes; the limit is ", limit),
-                     {.reason = "REPLY_TOO_LARGE", .metadata = {{"limit", absl::StrCat(limit)}}});
+    return ReplyTooLarge("", static_cast<std::int64_t>(size), limit);
   }
   bool own_buffer = false;
   const grpc::Status written =

@@ -79,12 +79,35 @@ bool WorkQueue::WaitUntilIdle(absl::Time deadline) {
 
 void WorkQueue::EndWork() {
   MutexLock lock(&mutex_);
-  --working_;
+  FreePlace();
+}
+
+void WorkQueue::Resume(std::function<void()> work) {
+  {
+    MutexLock lock(&mutex_);
+    if (working_ >= max_requests_) {
+      resumed_.push_back(std::move(work));
+      return;
+    }
+    ++working_;
+    work_.push_back(std::move(work));
+  }
+  work_arrived_.Signal();
+}
+
+void WorkQueue::FreePlace() {
+  if (resumed_.empty()) {
+    --working_;
+    return;
+  }
+  work_.push_back(std::move(resumed_.front()));  // the place changes hands
+  resumed_.pop_front();
+  work_arrived_.Signal();
 }
 
 void WorkQueue::GiveBack(bool working) {
   MutexLock lock(&mutex_);
-  if (working) --working_;
+  if (working) FreePlace();
   if (--tickets_ == 0) idle_.SignalAll();
 }
 

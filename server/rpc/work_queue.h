@@ -8,7 +8,8 @@
 //   1. working_ <= max_requests: what is queued or run is bounded. A request whose work has ended
 //      does not count against others, though its reply may still be on its way: otherwise a client
 //      that has its reply could be refused because the server has not noticed yet.
-//   2. working_ <= tickets_. Once draining_, no ticket is given out, so tickets_ only falls.
+//   2. Work that resumes waits in resumed_ while working_ == max_requests, ahead of new requests.
+//   3. working_ <= tickets_. Once draining_, no ticket is given out, so tickets_ only falls.
 #pragma once
 
 #include <deque>
@@ -46,6 +47,13 @@ class WorkQueue {
       working_ = false;
     }
 
+    // Takes a place again, and runs `work` as WorkQueue::Run does once there is one: a request that
+    // was admitted is not refused in the middle. REQUIRES: EndWork was called.
+    void Resume(std::function<void()> work) {
+      working_ = true;
+      queue_->Resume(std::move(work));
+    }
+
    private:
     friend class WorkQueue;
     explicit Ticket(WorkQueue* queue) : queue_(queue), working_(true) {}
@@ -75,7 +83,9 @@ class WorkQueue {
 
  private:
   void EndWork();
+  void Resume(std::function<void()> work);
   void GiveBack(bool working);
+  void FreePlace() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Loop();
 
   const int max_requests_;
@@ -83,6 +93,7 @@ class WorkQueue {
   CondVar work_arrived_;
   CondVar idle_;
   std::deque<std::function<void()>> work_ ABSL_GUARDED_BY(mutex_);
+  std::deque<std::function<void()>> resumed_ ABSL_GUARDED_BY(mutex_);  // without a place yet
   int working_ ABSL_GUARDED_BY(mutex_) = 0;
   int tickets_ ABSL_GUARDED_BY(mutex_) = 0;
   bool draining_ ABSL_GUARDED_BY(mutex_) = false;

@@ -105,7 +105,7 @@ TEST_F(ClientTest, RepeatsExactlyWhatIsSafeToRepeat) {
       {"GetSession", [&] { return client_->GetSession("s").status(); }, true},
       {"ListSessions", [&] { return client_->ListSessions().status(); }, true},
       {"DeleteSession", [&] { return client_->DeleteSession("s"); }, false},
-      {"TruncateSession", [&] { return client_->TruncateSession("s", 1, 0).status(); }, false},
+      {"TruncateSession", [&] { return client_->TruncateSession("s", 1, 0).status(); }, true},
       {"Append", [&] { return client_->Append(OneAppend(true)).status(); }, true},
       {"Append", [&] { return client_->Append(OneAppend(false)).status(); }, false},
       {"Attend", [&] { return client_->Attend(OneAttend(1, true)).status(); }, true},
@@ -143,6 +143,18 @@ TEST_F(ClientTest, ARepeatedCreateKeepsItsRequestId) {
   request.set_request_id("mine");
   ASSERT_TRUE(client_->CreateSession(request).ok());
   EXPECT_EQ(service_.create_request_ids().back(), "mine");
+}
+
+TEST_F(ClientTest, ARepeatedTruncateKeepsItsRequestIdAndAnotherHasItsOwn) {
+  service_.Fail("TruncateSession", 2, kLost);
+  ASSERT_TRUE(client_->TruncateSession("s", 1, 0).ok());
+  ASSERT_TRUE(client_->TruncateSession("s", 2, 0).ok());
+  const std::vector<std::string> ids = service_.truncate_request_ids();
+  ASSERT_THAT(ids, SizeIs(4));
+  EXPECT_THAT(ids[0], testing::MatchesRegex("[0-9a-f-]{36}"));
+  EXPECT_EQ(ids[0], ids[1]);
+  EXPECT_EQ(ids[0], ids[2]);
+  EXPECT_NE(ids[0], ids[3]);
 }
 
 TEST_F(ClientTest, GivesUpAfterTheLastTry) {

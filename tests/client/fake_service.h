@@ -83,6 +83,10 @@ class FakeService final : public v1::KvCacheService::Service {
     absl::MutexLock lock(&mutex_);
     return create_request_ids_;
   }
+  std::vector<std::string> truncate_request_ids() {
+    absl::MutexLock lock(&mutex_);
+    return truncate_request_ids_;
+  }
   std::vector<v1::ReadTokensRequest> reads() {
     absl::MutexLock lock(&mutex_);
     return reads_;
@@ -134,6 +138,10 @@ class FakeService final : public v1::KvCacheService::Service {
                                v1::TruncateSessionResponse* response) override {
     response->mutable_session()->set_id(request->session());
     response->mutable_session()->set_generation(request->generation() + 1);
+    {
+      absl::MutexLock lock(&mutex_);
+      truncate_request_ids_.push_back(request->request_id());
+    }
     return Enter("TruncateSession");
   }
   grpc::Status Append(grpc::ServerContext*, const v1::AppendRequest* request,
@@ -237,6 +245,7 @@ class FakeService final : public v1::KvCacheService::Service {
   std::map<std::string, int> calls_;
   std::vector<v1::AppendRequest> appends_;
   std::vector<std::string> create_request_ids_;
+  std::vector<std::string> truncate_request_ids_;
   std::vector<v1::ReadTokensRequest> reads_;
   int break_read_after_ = 1 << 30;
   std::string address_;

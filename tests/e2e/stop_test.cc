@@ -135,6 +135,39 @@ TEST(StopTest, StoppingUnderLoadLosesNothingThatWasAcknowledged) {
   }
 }
 
+// The same with streams, whose messages may arrive at any moment of the stop. With a log, since
+// what a message of a stream leaves behind is a line in it.
+TEST(StopTest, StreamsUnderLoadAreAnsweredOrRefused) {
+  Config config = TestConfig();
+  InitLog(LogLevel::kInfo, config.log_format);
+  for (int round = 0; round < 10; ++round) {
+    TestServer server(config);
+    std::vector<std::thread> clients;
+    std::atomic<int> answered = 0;
+    for (int i = 0; i < 4; ++i) {
+      clients.emplace_back([&answered, i, address = server.server().address()] {
+        const auto stub = v1::KvCacheService::NewStub(Connect(address));
+        const v1::Session session = Create(*stub, std::string(1, static_cast<char>('a' + i)));
+        grpc::ClientContext context;
+        const auto stream = stub->Decode(&context);
+        v1::DecodeRequest request;
+        v1::DecodeResponse response;
+        for (int step = 0;; ++step) {
+          *request.mutable_attend() = AttendRequestOf({}, session, 0, step, 1, 1);
+          if (!stream->Write(request) || !stream->Read(&response)) break;
+          EXPECT_EQ(response.attend().results(0).length(), step + 1);
+          ++answered;
+        }
+        EXPECT_EQ(ReasonOf(FromGrpcStatus(stream->Finish())), "DRAINING");
+      });
+    }
+    while (answered < 40) std::this_thread::yield();
+    EXPECT_TRUE(server.server().Drain(absl::Seconds(60)));
+    for (std::thread& client : clients) client.join();
+  }
+  InitLog(config.log_level, config.log_format);
+}
+
 TEST(StopTest, AServerThatIsDestroyedStops) {
   TestServer server;
   Create(server.stub(), "a");

@@ -11,8 +11,8 @@
 #include "grpcpp/grpcpp.h"
 #include "oscarkv/v1/kv_cache.grpc.pb.h"
 #include "server/config.h"
-#include "server/rpc/grpc_status.h"
 #include "server/server.h"
+#include "tests/server/rpc/received_status.h"
 #include "tests/server/rpc/test_requests.h"
 
 namespace oscarkv::testing {

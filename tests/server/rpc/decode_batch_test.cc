@@ -73,6 +73,10 @@ std::vector<Case<Request>> CommonCases() {
       {"layer", [](Request& r) { r.set_layer(-1); }},
       {"layer", [](Request& r) { r.set_layer(65536); }},
       {"items", [](Request& r) { r.clear_items(); }},
+      {"items",
+       [](Request& r) {
+         while (r.items_size() <= 4096) *r.add_items() = r.items(0);
+       }},
       {"items[1].session", [=](Request& r) { item(r)->clear_session(); }},
       {"items[1].session", [=](Request& r) { item(r)->set_session("a b"); }},
       {"items[1].generation", [=](Request& r) { item(r)->set_generation(0); }},

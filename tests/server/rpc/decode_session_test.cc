@@ -224,10 +224,60 @@ TEST(DecodeSessionTest, TheServersProfileIsTheDefault) {
   EXPECT_THAT(config->layers[0].given_plan, SizeIs(2));
 }
 
-TEST(DecodeSessionTest, ALayersCodecWinsFieldByField) {
+TEST(DecodeSessionTest, ALayersCodecWithoutAProfileStartsFromTheSessions) {
   Request request = CreateRequest("s");
   Codec(request).set_profile(v1::PROFILE_PAPER);
   Codec(request).set_value_bits(4);
+  Codec(request).set_sinks(8);
+  Codec(request).set_window(64);
+  LayerCodec(request).set_sinks(0);
+  LayerCodec(request).set_key_bits(4);
+  const SessionConfig config = Decoded(request);
+  ASSERT_THAT(config.layers, SizeIs(2));
+  const CodecSpec& codec = config.layers[1].codec;
+  EXPECT_EQ(codec.key_bits, 4);
+  EXPECT_EQ(codec.value_bits, 4);
+  EXPECT_EQ(codec.key_group, 32);
+  EXPECT_EQ(codec.sinks, 0);
+  EXPECT_EQ(codec.window, 64);
+  EXPECT_EQ(config.layers[1].given_plan[0].fit, Fit::kMinMax);
+  EXPECT_EQ(config.layers[0].codec.key_bits, 2);
+  EXPECT_EQ(config.layers[0].codec.sinks, 8);
+}
+
+// How PLAN_MODE_AUTO in one codec and key_rotation in the other go together.
+TEST(DecodeSessionTest, ALayerThatSetsAutoDropsTheSessionsKeyRotation) {
+  Request request = CreateRequest("s");
+  Codec(request).set_plan(v1::PLAN_MODE_GIVEN);
+  Codec(request).set_key_rotation(v1::ROTATION_NONE);
+  LayerCodec(request).set_plan(v1::PLAN_MODE_AUTO);
+  const SessionConfig config = Decoded(request);
+  ASSERT_THAT(config.layers, SizeIs(2));
+  EXPECT_EQ(config.layers[0].given_plan[0].rotation, Rotation::kNone);
+  EXPECT_EQ(config.layers[1].codec.plan, PlanMode::kAuto);
+  EXPECT_TRUE(config.layers[1].given_plan.empty());
+
+  const auto refused = [&] {
+    return FieldOf(DecodeCreateSession(request, Profile::kDense).status());
+  };
+  LayerCodec(request).set_key_rotation(v1::ROTATION_NONE);
+  EXPECT_EQ(refused(), "layers[1].codec.key_rotation");
+  // The plan of a profile or of the session is as good as one that is set.
+  LayerCodec(request).clear_plan();
+  LayerCodec(request).set_profile(v1::PROFILE_DENSE);
+  EXPECT_EQ(refused(), "layers[1].codec.key_rotation");
+  LayerCodec(request).clear_profile();
+  request.clear_codec();
+  EXPECT_EQ(refused(), "layers[1].codec.key_rotation");
+  Codec(request).set_plan(v1::PLAN_MODE_GIVEN);
+  EXPECT_EQ(Decoded(request).layers[1].given_plan[0].rotation, Rotation::kNone);
+}
+
+TEST(DecodeSessionTest, ALayersCodecWithAProfileIgnoresTheSessions) {
+  Request request = CreateRequest("s");
+  Codec(request).set_profile(v1::PROFILE_PAPER);
+  Codec(request).set_value_bits(4);
+  Codec(request).set_key_rotation(v1::ROTATION_NONE);
   Codec(request).set_sinks(8);
   LayerCodec(request).set_profile(v1::PROFILE_PRECISE);
   LayerCodec(request).set_sinks(0);
@@ -240,7 +290,8 @@ TEST(DecodeSessionTest, ALayersCodecWinsFieldByField) {
   EXPECT_EQ(config.layers[0].given_plan[1].fit, Fit::kMinMax);
   const CodecSpec& codec = config.layers[1].codec;
   EXPECT_EQ(codec.key_bits, 4);
-  EXPECT_EQ(codec.value_bits, 4);
+  EXPECT_EQ(codec.value_bits, 2);
+  EXPECT_EQ(codec.plan, PlanMode::kAuto);
   EXPECT_EQ(codec.key_group, kPageTokens);
   EXPECT_EQ(codec.sinks, 0);
   EXPECT_FALSE(codec.residual);

@@ -5,12 +5,15 @@
 
 #include "google/rpc/error_details.pb.h"
 #include "server/base/error.h"
+#include "tests/server/rpc/received_status.h"
 #include "tests/server/rpc/test_requests.h"
 
 namespace oscarkv {
 namespace {
 
+using testing::DecodeStatus;
 using testing::FieldOf;
+using testing::FromGrpcStatus;
 using testing::ReasonOf;
 
 absl::Status Full(absl::StatusCode code) {

@@ -11,6 +11,8 @@
 #include <vector>
 
 #include "kernels/backend_factory.h"
+#include "server/rpc/check_items.h"
+#include "server/rpc/decode_batch.h"
 #include "tests/server/rpc/test_requests.h"
 
 namespace oscarkv {
@@ -183,11 +185,87 @@ TEST_F(HandlersTest, AReplyThatWouldNotFitIsRefusedBeforeAnythingChanges) {
   request.set_output_dtype(v1::DATA_TYPE_FP32);
   v1::AttendResponse response;
   const absl::Status status = handlers_->Attend(request, response);
-  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(ReasonOf(status), "REPLY_TOO_LARGE");
   EXPECT_EQ(FieldOf(status), "query.shape");
+  EXPECT_EQ(testing::DetailOf(status, "limit"), "1048576");
   EXPECT_EQ(LengthOf("a"), 0);
   request.set_output_dtype(v1::DATA_TYPE_BF16);
   EXPECT_EQ(Attend(request).results(0).status().code(), 0);
+}
+
+TEST_F(HandlersTest, ResultsThatMightNotFitAreRefusedBeforeAnythingChanges) {
+  const v1::Session session = Create("a");
+  v1::Session nobody = session;
+  v1::AppendRequest append = AppendRequestOf({}, session, 0, 0, 1);
+  v1::AttendRequest attend = AttendRequestOf({}, session, 0, 0, 1, 1);
+  for (int i = 1; i < 600; ++i) {
+    nobody.set_id("nobody" + std::to_string(i));
+    testing::AddAppend({}, nobody, 0, 1, append);
+    testing::AddAttend({}, nobody, 0, 1, 1, attend);
+  }
+  v1::AppendResponse appended;
+  v1::AttendResponse attended;
+  for (const absl::Status& status :
+       {handlers_->Append(append, appended), handlers_->Attend(attend, attended)}) {
+    EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+    EXPECT_EQ(ReasonOf(status), "REPLY_TOO_LARGE");
+    EXPECT_EQ(FieldOf(status), "items");
+  }
+  EXPECT_EQ(LengthOf("a"), 0);
+}
+
+// Between the checks of an item and its application another session can take its id, even with
+// the generation that the item names.
+TEST_F(HandlersTest, AnItemIsTiedToTheSessionThatItWasCheckedBy) {
+  const v1::Session session = Create("a");
+  v1::AttendRequest request = AttendRequestOf({}, session, 0, 0, 1, 1);
+  request.mutable_items(0)->set_generation(session.generation() + 1);
+  absl::StatusOr<DecodedBatch> batch = DecodeAttend(request);
+  ASSERT_TRUE(batch.ok());
+  ASSERT_EQ(CheckItems(*store_, *batch), 64);
+  ASSERT_TRUE(store_->Delete("a", 0).ok());
+  const v1::Session wide = Create("a", {.dim = 256});
+  ASSERT_EQ(wide.generation(), session.generation() + 1);
+
+  const float untouched = 7;
+  std::vector<float> outputs(4 * 64, untouched);
+  std::vector<float> log_sum_exps(4, untouched);
+  BatchItem& item = batch->items[0];
+  item.outputs = outputs.data();
+  item.log_sum_exps = log_sum_exps.data();
+  store_->Attend(0, batch->items, batch->options);
+  EXPECT_EQ(ReasonOf(item.status), "GENERATION_MISMATCH");
+  EXPECT_EQ(outputs, std::vector<float>(4 * 64, untouched));
+  EXPECT_EQ(log_sum_exps, std::vector<float>(4, untouched));
+  EXPECT_EQ(LengthOf("a"), 0);
+}
+
+TEST_F(HandlersTest, ATruncationMayBeRepeatedByItsRequestId) {
+  const v1::Session session = Create("a");
+  for (const int layer : {0, 1}) Append(AppendRequestOf({}, session, layer, 0, 9));
+  v1::TruncateSessionRequest request;
+  request.set_session("a");
+  request.set_generation(session.generation());
+  request.set_length(4);
+  request.set_request_id("once");
+  v1::TruncateSessionResponse first;
+  v1::TruncateSessionResponse again;
+  ASSERT_TRUE(handlers_->TruncateSession(request, first).ok());
+  ASSERT_TRUE(handlers_->TruncateSession(request, again).ok());
+  EXPECT_EQ(first.session().committed_length(), 4);
+  EXPECT_EQ(first.ShortDebugString(), again.ShortDebugString());
+
+  // Another length, another id, and none at all are not repeats.
+  request.set_length(3);
+  EXPECT_EQ(ReasonOf(handlers_->TruncateSession(request, again)), "GENERATION_MISMATCH");
+  request.set_length(4);
+  request.set_request_id("twice");
+  EXPECT_EQ(ReasonOf(handlers_->TruncateSession(request, again)), "GENERATION_MISMATCH");
+  request.clear_request_id();
+  EXPECT_EQ(ReasonOf(handlers_->TruncateSession(request, again)), "GENERATION_MISMATCH");
+  request.set_request_id(std::string(129, 'a'));
+  EXPECT_EQ(FieldOf(handlers_->TruncateSession(request, again)), "request_id");
 }
 
 TEST_F(HandlersTest, ValuesBeyondTheOutputDtypeSaturate) {

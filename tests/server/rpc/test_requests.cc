@@ -6,8 +6,8 @@
 #include "absl/types/optional.h"
 #include "kernels/api/dtype.h"
 #include "server/base/error.h"
-#include "server/rpc/grpc_status.h"
 #include "server/rpc/tensors.h"
+#include "tests/server/rpc/received_status.h"
 
 namespace oscarkv::testing {
 namespace {

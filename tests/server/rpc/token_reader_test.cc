@@ -137,5 +137,21 @@ TEST_F(TokenReaderTest, ATruncationMeanwhileEndsTheReading) {
   EXPECT_EQ(ReasonOf(reader->Next(run)), "GENERATION_MISMATCH");
 }
 
+TEST_F(TokenReaderTest, AnotherSessionOfThatIdMeanwhileEndsTheReading) {
+  absl::StatusOr<TokenReader> reader = TokenReader::Open(store_, Request(), 32 << 10);
+  ASSERT_TRUE(reader.ok());
+  ASSERT_TRUE(store_.Delete("a", 0).ok());
+  Handlers handlers(&store_, {.max_message_bytes = 64 << 20});
+  v1::CreateSessionResponse created;
+  TestModel wide = model_;
+  wide.dim = 256;
+  ASSERT_TRUE(handlers.CreateSession(testing::CreateRequest("a", wide), created).ok());
+  v1::AppendResponse appended;
+  const auto append = testing::AppendRequestOf(wide, created.session(), 1, 0, kTokens);
+  ASSERT_TRUE(handlers.Append(append, appended).ok());
+  v1::ReadTokensResponse run;
+  EXPECT_EQ(ReasonOf(reader->Next(run)), "GENERATION_MISMATCH");
+}
+
 }  // namespace
 }  // namespace oscarkv

@@ -48,6 +48,40 @@ TEST(WorkQueueTest, WorkThatHasEndedLeavesItsPlaceButIsWaitedFor) {
   EXPECT_TRUE(queue.WaitUntilIdle(absl::Now()));
 }
 
+TEST(WorkQueueTest, WorkThatResumesWaitsForAPlaceAndGoesBeforeNewRequests) {
+  WorkQueue queue(1, 1);
+  WorkQueue::Ticket reader = queue.Admit().value();
+  reader.EndWork();
+  WorkQueue::Ticket other = queue.Admit().value();
+  std::promise<void> resumed;
+  std::atomic<bool> other_ended = false;
+  std::atomic<bool> in_order = false;
+  reader.Resume([&] {
+    in_order = other_ended.load();
+    resumed.set_value();
+  });
+  EXPECT_EQ(ReasonOf(queue.Admit().status()), "TOO_MANY_REQUESTS");
+  other_ended = true;
+  other.EndWork();
+  resumed.get_future().wait();
+  EXPECT_TRUE(in_order);
+  EXPECT_EQ(ReasonOf(queue.Admit().status()), "TOO_MANY_REQUESTS");  // the reader has the place
+  reader.EndWork();
+  EXPECT_TRUE(queue.Admit().ok());
+}
+
+TEST(WorkQueueTest, WorkThatResumesRunsAtOnceWhereThereIsAPlace) {
+  WorkQueue queue(1, 1);
+  WorkQueue::Ticket ticket = queue.Admit().value();
+  ticket.EndWork();
+  std::promise<void> resumed;
+  ticket.Resume([&] { resumed.set_value(); });
+  resumed.get_future().wait();
+  EXPECT_FALSE(queue.Admit().ok());
+  ticket = WorkQueue::Ticket();
+  EXPECT_TRUE(queue.Admit().ok());
+}
+
 TEST(WorkQueueTest, RefusesOnceDraining) {
   WorkQueue queue(1, 2);
   queue.Refuse();
