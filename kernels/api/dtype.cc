@@ -94,6 +94,13 @@ std::uint32_t FirstNonFinite(DType dtype, DType storage) {
   return kFP32Infinity;
 }
 
+// The least magnitude, as bits of `dtype`, that is larger than the power of two `limit`; that of
+// NaN at most.
+std::uint32_t FirstBeyond(DType dtype, float limit) {
+  if (dtype == DType::kFP32) return std::bit_cast<std::uint32_t>(limit) + 1;
+  return ToBits16(dtype, limit) + 1U;
+}
+
 // REQUIRES: T is a signed integer type; `first` has no sign bit.
 template <typename T>
 std::optional<std::size_t> FindMagnitude(const void* values, std::size_t count, T first) {
@@ -177,9 +184,9 @@ void ToStorage(DType dtype, const void* values, std::size_t count, DType storage
   }
 }
 
-std::optional<std::size_t> FindNonFinite(DType dtype, const void* values, std::size_t count,
-                                         DType storage) {
-  const std::uint32_t first = FirstNonFinite(dtype, storage);
+std::optional<std::size_t> FindUnusable(DType dtype, const void* values, std::size_t count,
+                                        DType storage, float limit) {
+  const std::uint32_t first = std::min(FirstNonFinite(dtype, storage), FirstBeyond(dtype, limit));
   if (dtype == DType::kFP32) {
     return FindMagnitude<std::int32_t>(values, count, static_cast<std::int32_t>(first));
   }

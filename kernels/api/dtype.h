@@ -36,9 +36,14 @@ void ToFloats(DType dtype, const void* values, std::size_t count, float* out);
 void ToStorage(DType dtype, const void* values, std::size_t count, DType storage,
                std::uint16_t* out);
 
-// The index of the first element that is NaN or infinite once rounded to `storage` (kFP32: as it
-// stands), if any. `values` needs no alignment.
-std::optional<std::size_t> FindNonFinite(DType dtype, const void* values, std::size_t count,
-                                         DType storage);
+// The largest magnitude of keys, values and queries: far beyond what models compute, and small
+// enough that no sum of products of attention overflows fp32.
+inline constexpr float kLargestInput = 0x1p40F;
+
+// The index of the first element that is NaN, beyond `limit` in magnitude, or infinite once rounded
+// to `storage` (kFP32: as it stands), if any. `values` needs no alignment.
+// REQUIRES: limit is a power of two, or infinite for none.
+std::optional<std::size_t> FindUnusable(DType dtype, const void* values, std::size_t count,
+                                        DType storage, float limit);
 
 }  // namespace oscarkv

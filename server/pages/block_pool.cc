@@ -25,7 +25,8 @@ absl::Status BlockPool::Allocate(MemoryKind kind, std::int64_t bytes, std::size_
   if (count == 0) return absl::OkStatus();
   const std::int64_t all = bytes * static_cast<std::int64_t>(count);
   MemoryReservation reserved(budget_, kind);
-  if (!reserved.Grow(all)) {
+  // Pages are allocated to seal, and for nothing else.
+  if (!reserved.Grow(all, kind == MemoryKind::kPages ? Purpose::kSeal : Purpose::kKeep)) {
     return OutOfMemory(
         absl::StrCat("the memory budget of ", budget_->total(), " bytes has no ", all, " left"));
   }

@@ -12,9 +12,10 @@ std::int64_t Sum(const std::array<std::int64_t, kMemoryKinds>& used) {
 
 }  // namespace
 
-bool MemoryBudget::Reserve(MemoryKind kind, std::int64_t bytes) {
+bool MemoryBudget::Reserve(MemoryKind kind, std::int64_t bytes, Purpose purpose) {
+  const std::int64_t overdraft = purpose == Purpose::kSeal ? total_ / 64 : 0;
   MutexLock lock(&mutex_);
-  if (bytes > total_ - Sum(used_)) return false;
+  if (bytes - overdraft > total_ - Sum(used_)) return false;
   used_[static_cast<std::size_t>(kind)] += bytes;
   return true;
 }
@@ -35,8 +36,8 @@ std::int64_t MemoryBudget::used(MemoryKind kind) const {
   return used_[static_cast<std::size_t>(kind)];
 }
 
-bool MemoryReservation::Grow(std::int64_t bytes) {
-  if (!budget_->Reserve(kind_, bytes)) return false;
+bool MemoryReservation::Grow(std::int64_t bytes, Purpose purpose) {
+  if (!budget_->Reserve(kind_, bytes, purpose)) return false;
   bytes_ += bytes;
   return true;
 }

@@ -22,7 +22,12 @@ enum class MemoryKind : std::uint8_t {
 };
 inline constexpr std::size_t kMemoryKinds = 3;
 
-// Invariants: every count is >= 0; their sum is at most total().
+// What a reservation may take. A seal may overdraw the budget by a 64th, since it needs its page
+// before it frees the window blocks, which weigh several times as much: without that, a full budget
+// could never be compressed.
+enum class Purpose : std::uint8_t { kKeep, kSeal };
+
+// Invariants: every count is >= 0; their sum is at most total() plus a 64th of it.
 class MemoryBudget {
  public:
   explicit MemoryBudget(std::int64_t total_bytes) : total_(total_bytes) {}
@@ -30,7 +35,7 @@ class MemoryBudget {
   MemoryBudget& operator=(const MemoryBudget&) = delete;
 
   // False, and nothing reserved, if the budget has less left. REQUIRES: bytes >= 0.
-  [[nodiscard]] bool Reserve(MemoryKind kind, std::int64_t bytes);
+  [[nodiscard]] bool Reserve(MemoryKind kind, std::int64_t bytes, Purpose purpose = Purpose::kKeep);
   // REQUIRES: reserved before, as the same kind.
   void Release(MemoryKind kind, std::int64_t bytes);
 
@@ -56,7 +61,7 @@ class MemoryReservation {
   std::int64_t bytes() const { return bytes_; }
 
   // False, and nothing changed, if the budget has less left.
-  [[nodiscard]] bool Grow(std::int64_t bytes);
+  [[nodiscard]] bool Grow(std::int64_t bytes, Purpose purpose = Purpose::kKeep);
   // REQUIRES: 0 <= bytes <= bytes().
   void Shrink(std::int64_t bytes);
   // Takes over what `other` holds. REQUIRES: the same budget and kind.

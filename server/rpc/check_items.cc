@@ -23,18 +23,19 @@ float ElementAt(const Rows& rows, std::size_t index) {
   return value;
 }
 
-absl::Status CheckFinite(std::string_view field, const Rows& rows, std::int64_t count,
+absl::Status CheckUsable(std::string_view field, const Rows& rows, std::int64_t count,
                          DType rounded_to) {
   const std::int64_t row = ElementsPerRow(rows);
-  const std::optional<std::size_t> bad =
-      FindNonFinite(rows.dtype, rows.data, static_cast<std::size_t>(count * row), rounded_to);
+  const std::optional<std::size_t> bad = FindUnusable(
+      rows.dtype, rows.data, static_cast<std::size_t>(count * row), rounded_to, kLargestInput);
   if (!bad.has_value()) return absl::OkStatus();
   const auto index = static_cast<std::int64_t>(*bad);
   const std::int64_t in_row = index % row;
   return InvalidField(field,
                       absl::StrCat(ElementAt(rows, *bad), " at token ", index / row, ", head ",
                                    in_row / rows.dim, ", channel ", in_row % rows.dim),
-                      absl::StrCat("numbers that are finite in ", NameOf(rounded_to)));
+                      absl::StrCat("numbers of magnitude up to ",
+                                   std::min(kLargestInput, LargestFinite(rounded_to))));
 }
 
 // Checks one item, and ties it to the session that it was checked by; `value_dim` is that of the
@@ -77,11 +78,11 @@ absl::Status CheckRows(const LayerSpec& spec, const BatchItem& item) {
   absl::Status s = CheckTensors(spec, item);
   if (!s.ok()) return s;  // the rows are not what they seem
   if (item.num_tokens > 0) {
-    s.Update(CheckFinite("key", item.keys, item.num_tokens, spec.storage));
-    s.Update(CheckFinite("value", item.values, item.num_tokens, spec.storage));
+    s.Update(CheckUsable("key", item.keys, item.num_tokens, spec.storage));
+    s.Update(CheckUsable("value", item.values, item.num_tokens, spec.storage));
   }
   if (item.num_queries > 0) {
-    s.Update(CheckFinite("query", item.queries, item.num_queries, DType::kFP32));
+    s.Update(CheckUsable("query", item.queries, item.num_queries, DType::kFP32));
   }
   return s;
 }

@@ -85,7 +85,10 @@ absl::Status DecodeValueRotation(std::string_view field, v1::Rotation wire, Deco
     decoded.spec.value_rotation = Rotation::kNone;
     return absl::OkStatus();
   }
-  return Decode(field, wire, kRotations, decoded.spec.value_rotation);
+  const absl::Status status = Decode(field, wire, kRotations, decoded.spec.value_rotation);
+  if (status.ok()) return status;
+  return InvalidField(field, absl::StrCat(static_cast<int>(wire)),
+                      "ROTATION_HADAMARD, ROTATION_NONE, ROTATION_FOLDED");
 }
 
 absl::Status DecodeKeyRotation(std::string_view field, v1::Rotation wire, DecodedCodec& decoded) {

@@ -51,6 +51,10 @@ absl::Status DecodeHeads(std::string_view field, const v1::LayerSpec& layer, Lay
 
 absl::Status DecodeAttention(std::string_view field, const v1::LayerSpec& layer, LayerSpec& spec) {
   absl::Status s = CheckNotNegative(Joined(field, "scale"), layer.scale());
+  if (s.ok() && layer.scale() > limits::kMaxScale) {
+    s = InvalidField(Joined(field, "scale"), absl::StrCat(layer.scale()),
+                     absl::StrCat("at most ", limits::kMaxScale));
+  }
   s.Update(CheckNotNegative(Joined(field, "softcap"), layer.softcap()));
   s.Update(CheckRange(Joined(field, "sliding_window"), layer.sliding_window(), 0, kPositionLimit));
   if (!s.ok()) return s;

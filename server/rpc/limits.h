@@ -13,6 +13,7 @@ inline constexpr int kMaxLayerId = 65535;
 inline constexpr int kKvHeads = 1024;
 inline constexpr int kMaxWindow = 4096;
 inline constexpr int kMaxSinks = 128;
+inline constexpr float kMaxScale = 65536;
 
 inline constexpr int kItems = 4096;
 

@@ -55,7 +55,7 @@ absl::Status LayerChange::PrepareSeals(std::int64_t pages) {
       finds_directions
           ? std::int64_t{spec.kv_heads} * spec.key_dim * static_cast<std::int64_t>(sizeof(float))
           : 0;
-  if (!host_memory_.Grow(directions_bytes)) {
+  if (!host_memory_.Grow(directions_bytes, Purpose::kSeal)) {
     return OutOfMemory("no memory left for residual directions");
   }
   const std::size_t heads = static_cast<std::size_t>(spec.kv_heads);

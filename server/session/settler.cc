@@ -84,24 +84,29 @@ bool Settler::SettleSession(const std::shared_ptr<Session>& session) noexcept {
 }
 
 bool Settler::SettleLayer(const std::shared_ptr<Session>& session, std::size_t index) {
+  std::int64_t at_once = kPagesAtOnce;
   while (true) {
     if (Stopping()) return false;
-    const absl::StatusOr<std::int64_t> sealed = SealSome(session, index);
+    const absl::StatusOr<std::int64_t> sealed = SealSome(session, index, at_once);
+    if (absl::IsResourceExhausted(sealed.status()) && at_once > 1) {
+      at_once = 1;  // each page that is sealed makes room for the next
+      continue;
+    }
     if (!sealed.ok()) {
       failures_.fetch_add(1, std::memory_order_relaxed);
       return false;
     }
-    if (*sealed < kPagesAtOnce) return true;
+    if (*sealed < at_once) return true;
   }
 }
 
 absl::StatusOr<std::int64_t> Settler::SealSome(const std::shared_ptr<Session>& session,
-                                               std::size_t index) {
+                                               std::size_t index, std::int64_t at_once) {
   const LayerLease lease(session, index);
   LayerState& layer = lease.state();
   // Asked under the lease, where this layer's length stays. A deleted session is empty.
   if (!session->StepIsComplete()) return 0;
-  const std::int64_t pages = std::min(kPagesAtOnce, layer.SealablePages());
+  const std::int64_t pages = std::min(at_once, layer.SealablePages());
   if (pages == 0) return 0;
   LayerChange change(&layer, context_.pool, context_.budget);
   absl::Status status = change.Prepare(pages, TokenRows(), QueryRows());

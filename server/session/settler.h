@@ -51,7 +51,8 @@ class Settler {
   bool SettleSession(const std::shared_ptr<Session>& session) noexcept;
   bool SettleLayer(const std::shared_ptr<Session>& session, std::size_t index);
   // How many pages it sealed; 0 while a step is under way.
-  absl::StatusOr<std::int64_t> SealSome(const std::shared_ptr<Session>& session, std::size_t index);
+  absl::StatusOr<std::int64_t> SealSome(const std::shared_ptr<Session>& session, std::size_t index,
+                                        std::int64_t at_once);
 
   const BatchContext context_;
   const absl::Duration after_;

@@ -154,11 +154,12 @@ TEST(DTypesTest, SizesAndNames) {
 }
 
 template <typename T>
-std::optional<std::size_t> FindIn(DType dtype, const std::vector<T>& values, DType storage) {
+std::optional<std::size_t> FindIn(DType dtype, const std::vector<T>& values, DType storage,
+                                  float limit = kInfinity) {
   // From an odd address, as out of a message.
   std::vector<char> bytes(1 + values.size() * sizeof(T));
   if (!values.empty()) std::memcpy(&bytes[1], values.data(), values.size() * sizeof(T));
-  return FindNonFinite(dtype, bytes.data() + 1, values.size(), storage);
+  return FindUnusable(dtype, bytes.data() + 1, values.size(), storage, limit);
 }
 
 TEST_P(DTypeTest, FindsExactlyThePatternsThatAreNotFinite) {
@@ -191,6 +192,24 @@ TEST_P(DTypeTest, FloatsThatOverflowTheStorageAreNotFinite) {
     EXPECT_TRUE(find(kInfinity, DType::kFP32));
     EXPECT_TRUE(find(kNaN, DType::kFP32));
     EXPECT_TRUE(find(kNaN, format.dtype));
+  }
+}
+
+TEST_P(DTypeTest, FindsExactlyWhatIsBeyondTheLimit) {
+  const Format& format = GetParam();
+  for (const float limit : {1.0F, 0x1p-20F, 0x1p10F, kLargestInput}) {
+    for (int bits = 0; bits < 65536; ++bits) {
+      const std::vector<std::uint16_t> one = {static_cast<std::uint16_t>(bits)};
+      const bool usable = std::fabs(FromBits16(format.dtype, one.front())) <= limit &&
+                          (bits & 0x7fff) < format.infinity;
+      ASSERT_EQ(FindIn(format.dtype, one, format.dtype, limit).has_value(), !usable) << bits;
+    }
+    for (const float x : {limit, std::nextafter(limit, 0.0F)}) {
+      if (x > LargestFinite(format.dtype)) continue;
+      EXPECT_FALSE(FindIn<float>(DType::kFP32, {-x}, format.dtype, limit).has_value());
+    }
+    const float beyond = std::nextafter(limit, kInfinity);
+    EXPECT_TRUE(FindIn<float>(DType::kFP32, {beyond}, DType::kFP32, limit).has_value());
   }
 }
 

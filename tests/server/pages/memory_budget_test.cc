@@ -22,6 +22,20 @@ TEST(MemoryBudgetTest, HoldsItsLimitOverAllKinds) {
   EXPECT_EQ(budget.used(), 40);
 }
 
+// So that a full budget can be compressed.
+TEST(MemoryBudgetTest, SealsMayOverdrawByA64th) {
+  MemoryBudget budget(6400);
+  EXPECT_TRUE(budget.Reserve(MemoryKind::kWindow, 6400));
+  EXPECT_FALSE(budget.Reserve(MemoryKind::kWindow, 1));
+  EXPECT_FALSE(budget.Reserve(MemoryKind::kPages, 1));
+  EXPECT_TRUE(budget.Reserve(MemoryKind::kPages, 60, Purpose::kSeal));
+  EXPECT_TRUE(budget.Reserve(MemoryKind::kWindow, 40, Purpose::kSeal));
+  EXPECT_FALSE(budget.Reserve(MemoryKind::kPages, 1, Purpose::kSeal));
+  EXPECT_FALSE(
+      budget.Reserve(MemoryKind::kPages, std::numeric_limits<std::int64_t>::max(), Purpose::kSeal));
+  EXPECT_FALSE(budget.Reserve(MemoryKind::kSession, 1));
+}
+
 TEST(MemoryReservationTest, ReleasesWhatItHolds) {
   MemoryBudget budget(100);
   {

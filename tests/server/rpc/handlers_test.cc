@@ -273,7 +273,7 @@ TEST_F(HandlersTest, ValuesBeyondTheOutputDtypeSaturate) {
   const v1::Session session = Create("a");
   v1::AttendRequest request = AttendRequestOf(model, session, 0, 0, 1, 1);
   for (std::size_t i = 0; i < 2 * 64; ++i) {
-    SetBits(*request.mutable_value(), i, i % 2 == 0 ? 0x7f00 : 0xff00);  // +-1.7e38
+    SetBits(*request.mutable_value(), i, i % 2 == 0 ? 0x5380 : 0xd380);  // +-2^40
   }
   request.set_output_dtype(v1::DATA_TYPE_FP16);
   const v1::AttendResponse response = Attend(request);
@@ -282,6 +282,42 @@ TEST_F(HandlersTest, ValuesBeyondTheOutputDtypeSaturate) {
   std::memcpy(output.data(), response.output().raw().data(), output.size() * 2);
   for (std::size_t i = 0; i < output.size(); ++i)
     EXPECT_EQ(output[i], i % 2 == 0 ? 0x7bff : 0xfbff);
+}
+
+// At the largest magnitudes that are taken nothing overflows, in pages or out of them.
+TEST_F(HandlersTest, LargestInputsGiveFiniteOutputs) {
+  const TestModel model;
+  for (const v1::Profile profile :
+       {v1::PROFILE_DENSE, v1::PROFILE_PRECISE, v1::PROFILE_PAPER, v1::PROFILE_KIVI}) {
+    const std::string id = v1::Profile_Name(profile);
+    v1::CreateSessionRequest create = CreateRequest(id, model);
+    create.mutable_codec()->set_profile(profile);
+    create.mutable_layers(0)->set_scale(65536);
+    v1::CreateSessionResponse created;
+    ASSERT_TRUE(handlers_->CreateSession(create, created).ok());
+    for (int begin = 0; begin < 600; begin += 300) {
+      v1::AttendRequest request = AttendRequestOf(model, created.session(), 0, begin, 300, 300);
+      for (v1::Tensor* tensor :
+           {request.mutable_key(), request.mutable_value(), request.mutable_query()}) {
+        for (std::size_t i = 0; i < tensor->raw().size() / 2; ++i) {
+          SetBits(*tensor, i, i * i % 7 < 4 ? 0x5380 : 0xd380);  // +-2^40
+        }
+      }
+      request.set_output_dtype(v1::DATA_TYPE_FP32);
+      const v1::AttendResponse response = Attend(request);
+      ASSERT_EQ(response.results(0).status().code(), 0);
+      for (const v1::Tensor* tensor : {&response.output(), &response.log_sum_exp()}) {
+        for (std::size_t i = 0; i < tensor->raw().size(); i += 4) {
+          float x = 0;
+          std::memcpy(&x, tensor->raw().data() + i, 4);
+          ASSERT_TRUE(std::isfinite(x)) << id << " " << begin << " " << i;
+        }
+      }
+      SetBits(*request.mutable_key(), 3, 0x5381);  // the next larger number
+      request.mutable_items(0)->set_expected_length(begin + 300);
+      EXPECT_EQ(Attend(request).results(0).status().code(), 3);
+    }
+  }
 }
 
 TEST_F(HandlersTest, SessionRequestsNameWhatIsWrong) {

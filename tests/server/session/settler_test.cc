@@ -55,6 +55,28 @@ TEST_F(SettlerTest, SealsIdleSessions) {
   EXPECT_TRUE(Eventually([&] { return Sealed(store, 1) == 128 * 40; }));
 }
 
+// Pages are sealed one at a time where there is no room for more, and each makes room.
+TEST_F(SettlerTest, CompressesAFullBudget) {
+  constexpr std::int32_t kTokens = 4 + 128 * 40;
+  std::int64_t full = 0;
+  {
+    SessionStore probe(&backend_,
+                       {.memory_budget_bytes = 1 << 28, .settle_after = absl::InfiniteDuration()});
+    ASSERT_TRUE(probe.Create(SmallSession("s")).ok());
+    AppendTokens(&probe, 0, 0, kTokens);
+    full = probe.Totals().resident_bytes;
+  }
+  SessionStore store(&backend_,
+                     {.memory_budget_bytes = full, .settle_after = absl::InfiniteDuration()});
+  ASSERT_TRUE(store.Create(SmallSession("s")).ok());
+  AppendTokens(&store, 0, 0, kTokens);
+  ASSERT_EQ(store.Totals().resident_bytes, full);
+  store.Settle();
+  EXPECT_EQ(Sealed(store), 128 * 39);
+  EXPECT_LT(store.Totals().resident_bytes, full);
+  EXPECT_EQ(store.Totals().settle_failures, 0);
+}
+
 TEST_F(SettlerTest, LeavesSessionsAloneInTheMiddleOfAStep) {
   SessionStore store(&backend_,
                      {.memory_budget_bytes = 1 << 28, .settle_after = absl::InfiniteDuration()});
@@ -74,7 +96,7 @@ TEST_F(SettlerTest, CountsFailuresAndTriesAgain) {
   ASSERT_TRUE(store.Create(SmallSession("s")).ok());
   AppendTokens(&store, 0, 0, 300);
   for (int call = 0; call < 2; ++call) {  // the allocation, then the seal
-    backend_.FailCall(call, KernelStatus::ResourceExhausted("full"));
+    backend_.FailCall(call, KernelStatus::Internal("broken"));
     store.Settle();
     EXPECT_TRUE(backend_.struck());
     EXPECT_EQ(store.Totals().settle_failures, call + 1);
