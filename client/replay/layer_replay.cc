@@ -104,8 +104,8 @@ absl::Status LayerReplay::AppendUpTo(std::int64_t length) {
 
 absl::Status LayerReplay::Step(std::size_t i) {
   const std::int64_t position = positions_[i];
-  // The token at the position comes with its query, as in decoding: so the query sees sealed what it
-  // would see if all tokens had come one at a time.
+  // The token at the position comes with its query, as in decoding: so the query sees sealed what
+  // it would see if all tokens had come one at a time.
   if (absl::Status status = AppendUpTo(position); !status.ok()) return status;
   const absl::Time start = absl::Now();
   const auto response = Attend(position);
