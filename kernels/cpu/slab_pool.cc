@@ -79,7 +79,7 @@ SlabPool::Piece SlabPool::Take(std::int64_t bytes) noexcept {
   Slab& slab = size->with_room.front();
   std::byte* data = slab.given_back;
   if (data != nullptr) {
-    std::memcpy(&slab.given_back, data, sizeof(data));
+    std::memcpy(&slab.given_back, data, sizeof(slab.given_back));
   } else {
     data = slab.memory + slab.untouched++ * piece_bytes;
   }
