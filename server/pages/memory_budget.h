@@ -1,5 +1,6 @@
 // How many bytes sessions may take, and what they take now. Bytes are reserved before they are
-// allocated and released after they are freed, so that used() is never less than what is there.
+// allocated and released after they are freed, so that used() is never less than the blocks that
+// are there; what a backend keeps around them (free room in slabs, scratch) is not counted.
 //
 // Thread-safety: all functions of MemoryBudget may be called at once; a MemoryReservation belongs
 // to whoever holds it.

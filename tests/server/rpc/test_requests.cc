@@ -108,20 +108,6 @@ v1::AttendRequest AttendRequestOf(const TestModel& model, const v1::Session& ses
   return request;
 }
 
-std::string ReasonOf(const absl::Status& status) {
-  const absl::optional<ErrorDetails> details = DetailsOf(status);
-  return details ? details->reason : "";
-}
-
-std::string DetailOf(const absl::Status& status, const std::string& key) {
-  const absl::optional<ErrorDetails> details = DetailsOf(status);
-  if (!details) return "";
-  for (const auto& [name, value] : details->metadata) {
-    if (name == key) return value;
-  }
-  return "";
-}
-
 std::string FieldOf(const absl::Status& status) { return DetailOf(status, "field"); }
 
 std::string ReasonOf(const google::rpc::Status& status) { return ReasonOf(DecodeStatus(status)); }

@@ -7,6 +7,7 @@
 #include "absl/status/status.h"
 #include "google/rpc/status.pb.h"
 #include "oscarkv/v1/kv_cache.pb.h"
+#include "tests/server/support/error_details.h"
 
 namespace oscarkv::testing {
 
@@ -42,9 +43,7 @@ v1::AppendRequest AppendRequestOf(const TestModel& model, const v1::Session& ses
 v1::AttendRequest AttendRequestOf(const TestModel& model, const v1::Session& session, int layer,
                                   std::int64_t begin, int tokens, int queries);
 
-// Of the details of an error; "" if there are none.
-std::string ReasonOf(const absl::Status& status);
-std::string DetailOf(const absl::Status& status, const std::string& key);
+// As ReasonOf and DetailOf of tests/server/support/error_details.h.
 std::string FieldOf(const absl::Status& status);
 std::string ReasonOf(const google::rpc::Status& status);
 std::string FieldOf(const google::rpc::Status& status);

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "server/base/error.h"
+#include "tests/server/support/error_details.h"
 #include "tests/server/support/fake_backend.h"
 #include "tests/server/support/faulty_backend.h"
 #include "tests/server/support/test_session.h"
@@ -18,22 +19,10 @@
 namespace oscarkv {
 namespace {
 
+using testing::DetailOf;
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
-
-std::string ReasonOf(const absl::Status& status) {
-  const absl::optional<ErrorDetails> details = DetailsOf(status);
-  return details ? details->reason : "";
-}
-
-std::string DetailOf(const absl::Status& status, const std::string& key) {
-  const absl::optional<ErrorDetails> details = DetailsOf(status);
-  if (!details) return "";
-  for (const auto& [name, value] : details->metadata) {
-    if (name == key) return value;
-  }
-  return "";
-}
+using testing::ReasonOf;
 
 class SessionStoreTest : public ::testing::Test {
  protected:
