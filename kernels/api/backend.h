@@ -87,6 +87,10 @@ struct SealedHead {
   float value_error = 0;  // likewise
 };
 
+// A page, or some of its kv heads. A page may be sealed by several calls, one after the other; the
+// first takes head 0 and writes what all heads share too. A call of one item and one head stays on
+// its caller's thread, where threads of the host compute: so a page can be sealed in the background
+// while others use those.
 struct SealItem {
   const LayerSpec* spec = nullptr;
   std::span<const BlockId>
@@ -97,8 +101,11 @@ struct SealItem {
       nullptr;                        // sample [num_queries][query_heads][key_dim], storage dtype
   std::int32_t num_queries = 0;       // query tokens in the sample; 0: none
   const float* directions = nullptr;  // [kv_heads][key_dim] or null: no residual is kept
-  SealedHead* heads = nullptr;        // [kv_heads], written
-  float norm_imbalance = 0;  // written: max over median of the page's token norms, 1 without
+  SealedHead* heads = nullptr;        // [kv_heads]; those that are sealed are written
+  float norm_imbalance = 0;           // written with head 0: max over median of the page's token
+                                      // norms, 1 without
+  std::int32_t head_begin = 0;        // which kv heads are sealed
+  std::int32_t head_end = 0;          // 0: all from head_begin on
 };
 
 // Tokens [begin, begin + tokens) decoded to the storage dtype.

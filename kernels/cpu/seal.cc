@@ -14,6 +14,7 @@ struct Sealing {
   SealItem* item = nullptr;
   std::vector<const std::byte*> blocks;
   std::byte* page = nullptr;
+  int head_end = 0;
   std::vector<double> square_sums;  // [kv_heads][kPageTokens]
 };
 
@@ -29,6 +30,11 @@ KernelStatus Resolve(const BlockMemory& memory, SealItem& item, Sealing* sealing
   if (item.context < 0 || item.num_queries < 0 ||
       (item.num_queries > 0 && item.queries == nullptr) || item.heads == nullptr) {
     return KernelStatus::InvalidArgument("a seal lacks queries or memory for its report");
+  }
+  sealing->head_end = item.head_end == 0 ? spec.kv_heads : item.head_end;
+  if (item.head_begin < 0 || item.head_begin >= sealing->head_end ||
+      sealing->head_end > spec.kv_heads) {
+    return KernelStatus::InvalidArgument("a seal names kv heads that the layer has not");
   }
   if (spec.codec.plan == PlanMode::kGiven &&
       spec.given_plan.size() != static_cast<std::size_t>(spec.kv_heads)) {
@@ -120,21 +126,30 @@ KernelStatus Seal(const BlockMemory& memory, Executor& executor, std::span<SealI
   std::vector<Piece> normed;
   std::vector<Piece> heads;
   for (std::size_t i = 0; i < items.size(); ++i) {
-    KernelStatus status = Resolve(memory, items[i], &sealings[i]);
+    Sealing& sealing = sealings[i];
+    KernelStatus status = Resolve(memory, items[i], &sealing);
     if (!status.ok()) return status;
-    for (int head = 0; head < items[i].spec->kv_heads; ++head) {
-      if (HasNorms(*items[i].spec)) normed.push_back({&sealings[i], head});
-      heads.push_back({&sealings[i], head});
+    const int kv_heads = items[i].spec->kv_heads;
+    if (items[i].head_begin == 0 && HasNorms(*items[i].spec)) {
+      for (int head = 0; head < kv_heads; ++head) normed.push_back({&sealing, head});
+      sealing.square_sums.resize(static_cast<std::size_t>(kv_heads) * kPageTokens);
     }
-    sealings[i].square_sums.resize(static_cast<std::size_t>(items[i].spec->kv_heads) * kPageTokens);
+    for (int head = items[i].head_begin; head < sealing.head_end; ++head) {
+      heads.push_back({&sealing, head});
+    }
   }
-  executor.ParallelFor(static_cast<std::int64_t>(normed.size()),
-                       [&](std::int64_t i) { SumHead(*normed[i].sealing, normed[i].head); });
+  const auto sum_head = [&](std::int64_t i) { SumHead(*normed[i].sealing, normed[i].head); };
+  if (heads.size() == 1) {
+    for (std::size_t i = 0; i < normed.size(); ++i) sum_head(static_cast<std::int64_t>(i));
+  } else {
+    executor.ParallelFor(std::ssize(normed), sum_head);
+  }
   for (Sealing& sealing : sealings) {
+    if (sealing.item->head_begin > 0) continue;
     sealing.item->norm_imbalance =
         WritePageStart(*sealing.item->spec, sealing.square_sums.data(), sealing.page);
   }
-  executor.ParallelFor(static_cast<std::int64_t>(heads.size()),
+  executor.ParallelFor(std::ssize(heads),
                        [&](std::int64_t i) { SealHead(*heads[i].sealing, heads[i].head); });
   return KernelStatus::Ok();
 }

@@ -4,9 +4,11 @@
 #include <algorithm>
 #include <cmath>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "kernels/api/page_layout.h"
+#include "kernels/api/query_directions.h"
 #include "tests/kernels/support/backend_contract.h"
 
 namespace oscarkv::testing {
@@ -283,6 +285,59 @@ TEST_P(BackendContract, WithoutQueriesPagesAreRotatedAndHaveNoResidual) {
     EXPECT_TRUE(page.rotated);
     EXPECT_FALSE(page.has_residual);
     EXPECT_EQ(session.sealed_heads()[head].fit, Fit::kVariance);
+  }
+}
+
+// A page that is sealed by several calls, each for some of its heads, has the bytes and the report
+// of one that is sealed at once.
+TEST_P(BackendContract, HeadsMayBeSealedByCallsOfTheirOwn) {
+  const auto backend = Make(2);
+  for (const auto scaling : {Scaling::kJoint, Scaling::kPerHead, Scaling::kNone}) {
+    Random random(725);
+    constexpr int kHeads = 4;
+    LayerSpec spec = MakeSpec(8, kHeads, 64, 64);
+    spec.codec.scaling = scaling;
+    MiniSession session(*backend, spec);
+    const int needed = spec.codec.sinks + kPageTokens + spec.codec.window;
+    const Rows rows = RandomRows(spec, needed, random);
+    session.Append(rows.keys, rows.values);
+    const std::vector<std::uint16_t> queries =
+        Round16(spec.storage, RandomQueries(spec, 8, random));
+    const std::vector<float> directions = PrincipalDirections(spec, queries.data(), 8);
+    const auto seal = [&](const std::vector<int>& cuts, std::vector<SealedHead>& heads) {
+      const std::int64_t bytes = PageLayout(spec).bytes;
+      SealItem item{.spec = &spec,
+                    .tokens = session.View().window,
+                    .context = spec.codec.window,
+                    .queries = queries.data(),
+                    .num_queries = 8,
+                    .directions = directions.data(),
+                    .heads = heads.data()};
+      EXPECT_TRUE(backend->Allocate(bytes, {&item.page, 1}).ok());
+      std::vector<std::byte> page(static_cast<std::size_t>(bytes), std::byte{0x5a});
+      EXPECT_TRUE(backend->WriteBlock(item.page, page).ok());
+      for (std::size_t i = 0; i + 1 < cuts.size(); ++i) {
+        item.head_begin = cuts[i];
+        item.head_end = cuts[i + 1];
+        EXPECT_TRUE(backend->Seal({&item, 1}).ok());
+      }
+      EXPECT_TRUE(backend->ReadBlock(item.page, page).ok());
+      backend->Free({&item.page, 1});
+      return std::pair(page, item.norm_imbalance);
+    };
+    std::vector<SealedHead> expected_heads(kHeads);
+    const auto expected = seal({0, kHeads}, expected_heads);
+    for (const std::vector<int>& cuts :
+         {std::vector{0, 1, 2, 3, 4}, std::vector{0, 3, 4}, std::vector{0, 1, 4}}) {
+      std::vector<SealedHead> heads(kHeads);
+      EXPECT_TRUE(seal(cuts, heads) == expected);
+      for (int head = 0; head < kHeads; ++head) {
+        EXPECT_EQ(heads[head].rotation, expected_heads[head].rotation);
+        EXPECT_EQ(heads[head].fit, expected_heads[head].fit);
+        EXPECT_EQ(heads[head].key_error, expected_heads[head].key_error);
+        EXPECT_EQ(heads[head].value_error, expected_heads[head].value_error);
+      }
+    }
   }
 }
 

@@ -350,6 +350,10 @@ TEST_P(BackendContract, BrokenAppendsReadsAndSealsAreRefused) {
   refused_seal([](SealItem& item) { item.context = -1; });
   refused_seal([](SealItem& item) { item.heads = nullptr; });
   refused_seal([](SealItem& item) { item.num_queries = 1; });
+  refused_seal([](SealItem& item) { item.head_begin = -1; });
+  refused_seal([&](SealItem& item) { item.head_begin = spec.kv_heads; });
+  refused_seal([&](SealItem& item) { item.head_end = spec.kv_heads + 1; });
+  refused_seal([](SealItem& item) { item.head_end = -1; });
 }
 
 TEST_P(BackendContract, ManyThreadsMayCallAtOnce) {
