@@ -21,12 +21,11 @@ void BlockRef::Drop() noexcept {
 }
 
 absl::Status BlockPool::Allocate(MemoryKind kind, std::int64_t bytes, std::size_t count,
-                                 std::vector<BlockRef>* blocks) {
+                                 std::vector<BlockRef>* blocks, Purpose purpose) {
   if (count == 0) return absl::OkStatus();
   const std::int64_t all = bytes * static_cast<std::int64_t>(count);
   MemoryReservation reserved(budget_, kind);
-  // Pages are allocated to seal, and for nothing else.
-  if (!reserved.Grow(all, kind == MemoryKind::kPages ? Purpose::kSeal : Purpose::kKeep)) {
+  if (!reserved.Grow(all, purpose)) {
     return OutOfMemory(
         absl::StrCat("the memory budget of ", budget_->total(), " bytes has no ", all, " left"));
   }

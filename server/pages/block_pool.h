@@ -67,7 +67,7 @@ class BlockPool {
   // RESOURCE_EXHAUSTED where budget or device have too little left. None also if it throws
   // bad_alloc.
   absl::Status Allocate(MemoryKind kind, std::int64_t bytes, std::size_t count,
-                        std::vector<BlockRef>* blocks);
+                        std::vector<BlockRef>* blocks, Purpose purpose = Purpose::kKeep);
 
   // Blocks allocated and not freed.
   std::int64_t blocks() const { return blocks_.load(std::memory_order_relaxed); }

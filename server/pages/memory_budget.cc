@@ -10,12 +10,25 @@ std::int64_t Sum(const std::array<std::int64_t, kMemoryKinds>& used) {
   return std::accumulate(used.begin(), used.end(), std::int64_t{0});
 }
 
+// What must be left of the budget after a reservation.
+std::int64_t LeastLeft(std::int64_t total, Purpose purpose) {
+  switch (purpose) {
+    case Purpose::kKeep:
+      return 0;
+    case Purpose::kSeal:
+      return -(total / 64);
+    case Purpose::kAhead:
+      return total / 16;
+  }
+  return 0;
+}
+
 }  // namespace
 
 bool MemoryBudget::Reserve(MemoryKind kind, std::int64_t bytes, Purpose purpose) {
-  const std::int64_t overdraft = purpose == Purpose::kSeal ? total_ / 64 : 0;
+  const std::int64_t least_left = LeastLeft(total_, purpose);
   MutexLock lock(&mutex_);
-  if (bytes - overdraft > total_ - Sum(used_)) return false;
+  if (bytes + least_left > total_ - Sum(used_)) return false;
   used_[static_cast<std::size_t>(kind)] += bytes;
   return true;
 }

@@ -25,8 +25,8 @@ inline constexpr std::size_t kMemoryKinds = 3;
 
 // What a reservation may take. A seal may overdraw the budget by a 64th, since it needs its page
 // before it frees the window blocks, which weigh several times as much: without that, a full budget
-// could never be compressed.
-enum class Purpose : std::uint8_t { kKeep, kSeal };
+// could never be compressed. Work that is done ahead of its time leaves a 16th to what cannot wait.
+enum class Purpose : std::uint8_t { kKeep, kSeal, kAhead };
 
 // Invariants: every count is >= 0; their sum is at most total() plus a 64th of it.
 class MemoryBudget {

@@ -41,9 +41,10 @@ void EncodeLayerState(const LayerStats& stats, const LayerSpec& spec, v1::LayerS
   state.set_sealed_tokens(stats.sealed_tokens);
   state.set_pages_sealed_without_queries(stats.pages_sealed_without_queries);
   state.set_logical_bytes(stats.logical_bytes);
-  state.set_resident_bytes(stats.page_bytes + stats.window_bytes);
+  const std::int64_t window_bytes = stats.window_bytes + stats.prepared_bytes;
+  state.set_resident_bytes(stats.page_bytes + window_bytes);
   state.set_page_bytes(stats.page_bytes);
-  state.set_window_bytes(stats.window_bytes);
+  state.set_window_bytes(window_bytes);
   state.set_bits_per_value(stats.bits_per_value);
   state.set_query_sample_stride(spec.query_sample_stride());
 }

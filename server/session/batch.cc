@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstddef>
 #include <limits>
-#include <numeric>
 #include <string>
 #include <utility>
 
@@ -19,17 +18,16 @@ std::size_t BytesOf(const Rows& rows, std::int32_t count) {
          static_cast<std::size_t>(rows.dim) * SizeOf(rows.dtype);
 }
 
+}  // namespace
+
 std::uint32_t CrcOf(const BatchItem& item) {
   if (item.num_tokens <= 0) return 0;
   const std::uint32_t keys = Crc32c(item.keys.data, BytesOf(item.keys, item.num_tokens));
   return Crc32c(item.values.data, BytesOf(item.values, item.num_tokens), keys);
 }
 
-}  // namespace
-
-Batch::Batch(const BatchContext& context, int layer, std::span<BatchItem> items,
-             const AttendOptions* attend)
-    : context_(context), layer_(layer), items_(items), attend_(attend) {}
+Batch::Batch(const BatchContext& context, std::span<BatchItem* const> items, BatchKind kind)
+    : context_(context), items_(items), kind_(kind) {}
 
 void Batch::Run() {
   Open();
@@ -37,23 +35,22 @@ void Batch::Run() {
   ForEach([this](Work* work) { return Prepare(work); });
   Seal();
   Write();
-  if (attend_) Attend();
+  if (kind_ == BatchKind::kAttend) Attend();
   Commit();
   works_.clear();
 }
 
 void Batch::Open() {
-  std::vector<std::size_t> order(items_.size());
-  std::iota(order.begin(), order.end(), std::size_t{0});
-  std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
-    return items_[a].session < items_[b].session;
+  std::vector<BatchItem*> order(items_.begin(), items_.end());
+  std::stable_sort(order.begin(), order.end(), [](const BatchItem* a, const BatchItem* b) {
+    return a->session < b->session;
   });
   const BatchItem* before = nullptr;
-  for (const std::size_t i : order) {
-    BatchItem* item = &items_[i];
+  for (BatchItem* item : order) {
     item->generation_after = 0;
     item->length_after = 0;
     item->repeated = false;
+    item->call_failed = false;
     if (before && before->session == item->session) {
       item->status = InvalidField("session", item->session, "a session once in a request");
     } else {
@@ -66,13 +63,13 @@ void Batch::Open() {
 absl::Status Batch::OpenItem(BatchItem* item) {
   std::shared_ptr<Session> session = context_.sessions->Find(item->session);
   if (!session) return SessionNotFound(item->session);
-  const std::optional<std::size_t> index = session->IndexOf(layer_);
+  const std::optional<std::size_t> index = session->IndexOf(item->layer);
   if (!index) {
     item->generation_after = session->generation();
-    return LayerNotFound(item->session, layer_);
+    return LayerNotFound(item->session, item->layer);
   }
   // Before any lock is taken: the bytes are many.
-  const std::uint32_t crc = CrcOf(*item);
+  const std::uint32_t crc = item->crc ? *item->crc : CrcOf(*item);
   auto lease = std::make_unique<LayerLease>(std::move(session), *index);
   if (lease->session().deleted()) return SessionNotFound(item->session);
   works_.push_back({.item = item, .crc = crc, .lease = std::move(lease)});
@@ -89,14 +86,15 @@ absl::Status Batch::Check(Work* work) const {
   if ((item.config && item.config != session.config()) || item.generation != generation) {
     return GenerationMismatch(item.generation, generation, layer.length());
   }
-  absl::Status status = CheckShapes(layer.spec(), item, attend_ != nullptr);
+  const bool attend = kind_ == BatchKind::kAttend;
+  absl::Status status = CheckShapes(layer.spec(), item, attend);
   if (!status.ok()) return status;
   const absl::StatusOr<AppendKind> append = CheckLength(layer, item, work->crc, generation);
   if (!append.ok()) return append.status();
   work->append = *append;
   const std::int64_t length = layer.length() + (*append == AppendKind::kNew ? item.num_tokens : 0);
   const absl::StatusOr<QueryRows> queries =
-      QueriesOf(item, attend_ != nullptr, session.config()->position_base, length);
+      QueriesOf(item, attend, session.config()->position_base, length);
   if (!queries.ok()) return queries.status();
   work->queries = *queries;
   return absl::OkStatus();
@@ -127,7 +125,7 @@ void Batch::Seal() {
     items.insert(items.end(), seals.begin(), seals.end());
     works.push_back(&work);
   }
-  if (!items.empty()) FailAll(FromKernelStatus(context_.backend->Seal(items)), works);
+  if (!items.empty()) NoteCall(context_.backend->Seal(items), works);
   for (Work& work : works_) {
     if (work.change) work.change->Apply();
   }
@@ -149,7 +147,7 @@ void Batch::Write() {
   KernelStatus status;
   if (!copies.empty()) status = context_.backend->Copy(copies);
   if (status.ok()) status = context_.backend->Append(appends);
-  FailAll(FromKernelStatus(status), works);
+  NoteCall(status, works);
 }
 
 void Batch::Attend() {
@@ -162,8 +160,8 @@ void Batch::Attend() {
                      .query_begin = work.queries.begin,
                      .dtype = work.queries.dtype,
                      .queries = work.queries.data,
-                     .causal = attend_->causal,
-                     .count_sink_logits = attend_->count_sink_logits,
+                     .causal = work.item->options.causal,
+                     .count_sink_logits = work.item->options.count_sink_logits,
                      .outputs = work.item->outputs,
                      .log_sum_exps = work.item->log_sum_exps});
     works.push_back(&work);
@@ -178,7 +176,7 @@ void Batch::Attend() {
     std::fill_n(item.outputs, rows * spec.value_dim, 0.0F);
     std::fill_n(item.log_sum_exps, rows, -std::numeric_limits<float>::infinity());
   }
-  FailAll(FromKernelStatus(status), works);
+  NoteCall(status, works);
 }
 
 void Batch::Commit() {
@@ -186,6 +184,7 @@ void Batch::Commit() {
     BatchItem& item = *work.item;
     if (work.change) {
       work.change->Commit();
+      if (context_.preparer) context_.preparer->Prepare(&work.layer());
       work.lease->Publish();
       item.repeated = work.append == AppendKind::kRepeat;
       if (work.append == AppendKind::kNew) work.lease->session().NoteChange();
@@ -197,17 +196,22 @@ void Batch::Commit() {
 
 void Batch::ForEach(const std::function<absl::Status(Work*)>& step) {
   for (Work& work : works_) {
-    if (!work.change) continue;
-    Work* const one = &work;
-    FailAll(step(one), std::span(&one, 1));
+    if (work.change) Fail(step(&work), &work);
   }
 }
 
-void Batch::FailAll(const absl::Status& status, std::span<Work* const> works) {
+void Batch::Fail(const absl::Status& status, Work* work) {
   if (status.ok()) return;
+  work->item->status = status;
+  work->change.reset();
+}
+
+void Batch::NoteCall(const KernelStatus& status, std::span<Work* const> works) {
+  if (status.ok()) return;
+  const absl::Status error = FromKernelStatus(status);
   for (Work* work : works) {
-    work->item->status = status;
-    work->change.reset();
+    work->item->call_failed = works.size() > 1;
+    Fail(error, work);
   }
 }
 

@@ -1,5 +1,5 @@
-// One Append or Attend over items of many sessions: each item applies whole or not at all, and the
-// backend is called once for all of them.
+// One Append or Attend over items of many sessions and layers: each item applies whole or not at
+// all, and the backend is called once for all of them.
 //
 // Thread-safety: a batch belongs to one thread; batches run side by side. To do so without
 // deadlock, a batch takes its sessions' locks in the order of their ids.
@@ -19,6 +19,7 @@
 #include "server/pages/memory_budget.h"
 #include "server/session/item_check.h"
 #include "server/session/layer_change.h"
+#include "server/session/preparer.h"
 #include "server/session/session.h"
 #include "server/session/session_store.h"
 #include "server/session/session_table.h"
@@ -31,15 +32,18 @@ struct BatchContext {
   Backend* backend = nullptr;
   BlockPool* pool = nullptr;
   MemoryBudget* budget = nullptr;
+  Preparer* preparer = nullptr;  // null: nothing is sealed ahead
 };
+
+enum class BatchKind : std::uint8_t { kAppend, kAttend };
 
 class Batch {
  public:
-  // `attend`: null for an Append. REQUIRES: items and what they point to outlive the batch.
-  Batch(const BatchContext& context, int layer, std::span<BatchItem> items,
-        const AttendOptions* attend);
+  // REQUIRES: items and what they point to outlive the batch.
+  Batch(const BatchContext& context, std::span<BatchItem* const> items, BatchKind kind);
 
-  // Does all of it; every item then has its status. To be called once.
+  // Does all of it; every item then has its status. To be called once. If it throws bad_alloc, no
+  // item is applied.
   void Run();
 
  private:
@@ -66,13 +70,14 @@ class Batch {
 
   // Runs `step` on the works that are still good.
   void ForEach(const std::function<absl::Status(Work*)>& step);
-  // `works` fail with `status`, if it is an error.
-  static void FailAll(const absl::Status& status, std::span<Work* const> works);
+  // `work` fails with `status`, if it is an error.
+  static void Fail(const absl::Status& status, Work* work);
+  // A call of the backend for `works` has ended so.
+  static void NoteCall(const KernelStatus& status, std::span<Work* const> works);
 
   const BatchContext context_;
-  const int layer_;
-  const std::span<BatchItem> items_;
-  const AttendOptions* const attend_;
+  const std::span<BatchItem* const> items_;
+  const BatchKind kind_;
   std::deque<Work> works_;  // in the order of session ids
 };
 

@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <cassert>
 #include <cstddef>
+#include <optional>
 #include <utility>
 
 #include "kernels/api/page_layout.h"
-#include "kernels/api/query_directions.h"
 #include "server/base/kernel_status.h"
 
 namespace oscarkv {
@@ -21,6 +21,7 @@ constexpr std::int64_t CeilDiv(std::int64_t a, std::int64_t b) { return (a + b -
 LayerChange::LayerChange(LayerState* layer, BlockPool* pool, MemoryBudget* budget)
     : layer_(layer),
       pool_(pool),
+      budget_(budget),
       old_length_(layer->length_),
       host_memory_(budget, MemoryKind::kWindow) {}
 
@@ -31,69 +32,30 @@ LayerChange::~LayerChange() {
 absl::Status LayerChange::Prepare(std::int64_t pages, const TokenRows& tokens,
                                   const QueryRows& queries) {
   assert(!applied_ && pages <= layer_->SealablePages());
+  assert(tokens.count == 0 || pages > 0 || !layer_->preparation());
   tokens_ = tokens;
+  if (pages > 0 && layer_->preparation()) {
+    pages = std::max(pages, static_cast<std::int64_t>(layer_->preparation()->pages()));
+  }
   if (absl::Status status = PrepareAppend(); !status.ok()) return status;
   if (absl::Status status = PrepareSample(pages, queries); !status.ok()) return status;
-  // Last: seal items point to what the others make room in.
+  // Last: seal items point to what the others make room in, and what was prepared is taken for
+  // good.
   return PrepareSeals(pages);
 }
 
 absl::Status LayerChange::PrepareSeals(std::int64_t pages) {
   if (pages == 0) return absl::OkStatus();
-  const LayerSpec& spec = layer_->spec();
   const auto count = static_cast<std::size_t>(pages);
-  const std::int64_t page_bytes = PageLayout(spec).bytes;
-  absl::Status status = pool_->Allocate(MemoryKind::kPages, page_bytes, count, &pages_);
-  if (!status.ok()) return status;
   layer_->pages_.Reserve(count);
   sealed_window_.reserve(count * kBlocksPerPage);
-
-  // The first page with queries finds the directions, if the layer has none.
-  const bool finds_directions =
-      spec.has_residual() && layer_->Directions() == nullptr && layer_->WantsSample();
-  const std::int64_t directions_bytes =
-      finds_directions
-          ? std::int64_t{spec.kv_heads} * spec.key_dim * static_cast<std::int64_t>(sizeof(float))
-          : 0;
-  if (!host_memory_.Grow(directions_bytes, Purpose::kSeal)) {
-    return OutOfMemory("no memory left for residual directions");
-  }
-  const std::size_t heads = static_cast<std::size_t>(spec.kv_heads);
-  sealed_heads_.resize(count * heads);
-  const std::int64_t context_blocks = CeilDiv(kPageTokens + spec.codec.window, kWindowBlockTokens);
-  for (std::int64_t i = 0; i < pages; ++i) {
-    const auto at = static_cast<std::size_t>(i);
-    const std::int64_t begin = layer_->window_.begin() + i * kPageTokens;
-    const bool wants_queries =
-        layer_->WantsSample() && (spec.codec.plan == PlanMode::kAuto || directions_.empty());
-    const QuerySample::Slice sample =
-        layer_->sample_.Range(begin, begin + kPageTokens + spec.codec.window);
-    blind_.push_back(wants_queries && sample.count == 0);
-    seal_items_.push_back(
-        {.spec = &spec,
-         .tokens = layer_->window_.ids().subspan(static_cast<std::size_t>(i * kBlocksPerPage),
-                                                 static_cast<std::size_t>(context_blocks)),
-         .context = spec.codec.window,
-         .page = pages_[at].id(),
-         .queries = sample.count > 0 ? sample.rows : nullptr,
-         .num_queries = sample.count,
-         .directions = DirectionsFor(begin, sample),
-         .heads = sealed_heads_.data() + at * heads});
-  }
-  finds_directions_ = !directions_.empty();
-  if (!finds_directions_) host_memory_.Shrink(directions_bytes);
-  return absl::OkStatus();
-}
-
-const float* LayerChange::DirectionsFor(std::int64_t page_begin, const QuerySample::Slice& sample) {
-  const LayerSpec& spec = layer_->spec();
-  if (!spec.has_residual()) return nullptr;
-  if (const float* known = layer_->Directions()) return known;
-  if (directions_.empty() && sample.count > 0) {
-    directions_ = PrincipalDirections(spec, sample.rows, sample.count);
-    directions_begin_ = page_begin;
-  }
-  return directions_.empty() ? nullptr : directions_.data();
+  const SealSource source = layer_->Source();
+  sealing_ = layer_->TakePreparation();
+  if (!sealing_) sealing_ = std::make_unique<Sealing>(source, pool_, budget_);
+  const std::int64_t missing = pages - static_cast<std::int64_t>(sealing_->size());
+  absl::Status status = sealing_->Add(missing, source, Purpose::kSeal);
+  if (status.ok()) seal_items_ = sealing_->Remaining();
+  return status;
 }
 
 absl::Status LayerChange::PrepareAppend() {
@@ -138,22 +100,16 @@ absl::Status LayerChange::PrepareSample(std::int64_t pages, const QueryRows& que
       layer_->sample_.row_bytes() * static_cast<std::int64_t>(missing.size());
   if (!host_memory_.Grow(bytes)) return OutOfMemory("no memory left for sampled queries");
   sample_addition_ = layer_->sample_.Prepare(queries, missing);
+  drops_preparation_ =
+      pages == 0 && layer_->preparation() && !missing.empty() &&
+      queries.begin + missing.front() * queries.stride < layer_->preparation()->inputs_end();
   return absl::OkStatus();
 }
 
 void LayerChange::Apply() noexcept {
   assert(!applied_);
   applied_ = true;
-  for (std::size_t i = 0; i < pages_.size(); ++i) {
-    const auto offset = static_cast<std::int64_t>(i) * kPageTokens;
-    layer_->pages_.Push(pages_[i], layer_->window_.begin() + offset, blind_[i]);
-  }
-  layer_->window_.PopFront(pages_.size() * kBlocksPerPage, &sealed_window_);
-  if (finds_directions_) {
-    layer_->directions_.swap(directions_);
-    layer_->directions_begin_ = directions_begin_;
-  }
-
+  if (sealing_) InstallPages();
   if (sinks_.replaced) std::swap(layer_->sinks_, sinks_.block);
   if (window_tail_.replaced) {
     window_tail_.block =
@@ -163,6 +119,18 @@ void LayerChange::Apply() noexcept {
   window_blocks_.clear();
   layer_->length_ += tokens_.count;
   BuildAppendItems();
+}
+
+void LayerChange::InstallPages() noexcept {
+  for (std::size_t i = 0; i < sealing_->size(); ++i) {
+    const auto offset = static_cast<std::int64_t>(i) * kPageTokens;
+    layer_->pages_.Push(sealing_->block(i), layer_->window_.begin() + offset, sealing_->blind(i));
+  }
+  layer_->window_.PopFront(sealing_->size() * kBlocksPerPage, &sealed_window_);
+  if (const std::optional<std::int64_t> begin = sealing_->finds_directions_at()) {
+    layer_->directions_.swap(*sealing_->found_directions());
+    layer_->directions_begin_ = *begin;
+  }
 }
 
 void LayerChange::BuildAppendItems() noexcept {
@@ -211,6 +179,8 @@ void LayerChange::Commit() noexcept {
         .start = old_length_, .count = tokens_.count, .dtype = tokens_.dtype, .crc = tokens_.crc};
   }
   layer_->host_memory_.Absorb(&host_memory_);
+  if (sealing_) layer_->host_memory_.Absorb(sealing_->host_memory());
+  if (drops_preparation_) layer_->TakePreparation();
   if (layer_->WantsSample()) {
     layer_->sample_.DropBefore(layer_->window_.begin());
     layer_->sample_.Add(sample_addition_);
@@ -228,9 +198,10 @@ void LayerChange::Undo() noexcept {
     layer_->window_.Replace(layer_->window_.size() - 1, std::move(window_tail_.block));
   }
   if (sinks_.replaced) std::swap(layer_->sinks_, sinks_.block);
+  if (!sealing_) return;
   layer_->window_.PushFront(&sealed_window_);
-  layer_->pages_.Pop(pages_.size());
-  if (finds_directions_) layer_->directions_.swap(directions_);
+  layer_->pages_.Pop(sealing_->size());
+  if (sealing_->finds_directions_at()) layer_->directions_.swap(*sealing_->found_directions());
 }
 
 }  // namespace oscarkv

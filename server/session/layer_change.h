@@ -18,7 +18,7 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -28,6 +28,7 @@
 #include "server/pages/memory_budget.h"
 #include "server/session/layer_state.h"
 #include "server/session/query_sample.h"
+#include "server/session/sealing.h"
 
 namespace oscarkv {
 
@@ -49,11 +50,15 @@ class LayerChange {
   LayerChange& operator=(const LayerChange&) = delete;
 
   // Any of the three may be nothing: 0 pages, tokens.count == 0, queries.count == 0.
-  // REQUIRES: pages <= layer.SealablePages(); data lives as long as the change.
+  // What the layer has prepared is sealed even if `pages` is less.
+  // REQUIRES: pages <= layer.SealablePages(), and > 0 if tokens come to a layer that has prepared
+  // some; data lives as long as the change.
   // Errors: RESOURCE_EXHAUSTED; whatever else Backend::Allocate returns. If it throws bad_alloc,
   // nothing has changed either.
   absl::Status Prepare(std::int64_t pages, const TokenRows& tokens, const QueryRows& queries);
 
+  // How many pages it seals; some may be sealed already, so that there are fewer items.
+  std::int64_t pages() const { return sealing_ ? static_cast<std::int64_t>(sealing_->size()) : 0; }
   std::span<const SealItem> seal_items() const { return seal_items_; }
   void Apply() noexcept;
   std::span<const CopyItem> copy_items() const { return copy_items_; }
@@ -71,7 +76,7 @@ class LayerChange {
   absl::Status PrepareAppend();
   absl::Status PrepareTail(const BlockRef& old, std::int64_t bytes, Tail* tail);
   absl::Status PrepareSample(std::int64_t pages, const QueryRows& queries);
-  const float* DirectionsFor(std::int64_t page_begin, const QuerySample::Slice& sample);
+  void InstallPages() noexcept;
   void BuildAppendItems() noexcept;
   void AddAppendItem(BlockId block, std::int32_t capacity, std::int64_t slot, std::int64_t begin,
                      std::int64_t end) noexcept;
@@ -79,16 +84,12 @@ class LayerChange {
 
   LayerState* const layer_;
   BlockPool* const pool_;
+  MemoryBudget* const budget_;
   const std::int64_t old_length_;
   TokenRows tokens_;
   MemoryReservation host_memory_;
 
-  std::vector<BlockRef> pages_;
-  std::vector<bool> blind_;               // as pages_
-  std::vector<SealedHead> sealed_heads_;  // [pages][kv_heads]
-  std::vector<float> directions_;         // found by this change, until Apply; or empty
-  std::int64_t directions_begin_ = 0;     // of the page that found them
-  bool finds_directions_ = false;
+  std::unique_ptr<Sealing> sealing_;  // prepared or not; null: no pages
   std::vector<SealItem> seal_items_;
   std::vector<BlockRef> sealed_window_;  // after Apply: the blocks that became pages
 
@@ -100,6 +101,7 @@ class LayerChange {
   std::vector<AppendItem> append_items_;
 
   QuerySample::Addition sample_addition_;
+  bool drops_preparation_ = false;  // it would lack some of the queries
 
   bool applied_ = false;
 };

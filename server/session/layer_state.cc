@@ -1,6 +1,7 @@
 #include "server/session/layer_state.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace oscarkv {
 
@@ -27,7 +28,8 @@ LayerStats LayerState::Stats() const {
                    .pages_sealed_without_queries = pages_.blind_pages(),
                    .logical_bytes = length_ * spec_->logical_bytes_per_token(),
                    .page_bytes = pages_.bytes(),
-                   .window_bytes = sinks_.bytes() + window_.bytes() + host_memory_.bytes()};
+                   .window_bytes = sinks_.bytes() + window_.bytes() + host_memory_.bytes(),
+                   .prepared_bytes = preparation_ ? preparation_->bytes() : 0};
   if (!pages_.empty()) {
     const double values = static_cast<double>(pages_.size()) * kPageTokens * spec_->kv_heads *
                           (spec_->key_dim + spec_->value_dim);
@@ -39,6 +41,18 @@ LayerStats LayerState::Stats() const {
 std::int64_t LayerState::SealablePages() const {
   const std::int64_t room = length_ - window_.begin() - spec_->codec.window;
   return !spec_->seals() || room < kPageTokens ? 0 : room / kPageTokens;
+}
+
+SealSource LayerState::Source() const {
+  return {.spec = spec_,
+          .window = &window_,
+          .sample = WantsSample() ? &sample_ : nullptr,
+          .directions = Directions()};
+}
+
+std::unique_ptr<Sealing> LayerState::TakePreparation() noexcept {
+  const std::shared_ptr<Preparation> preparation = std::move(preparation_);
+  return preparation ? preparation->Take() : nullptr;
 }
 
 bool LayerState::WantsSample() const {
@@ -60,6 +74,7 @@ void LayerState::TrimHostMemory() {
 void LayerState::Truncate(std::int64_t length) {
   last_append_.reset();
   if (length >= length_) return;
+  TakePreparation();
   pages_.Truncate(length);
   if (length < window_.begin()) {
     window_.Restart(std::max<std::int64_t>(length, spec_->codec.sinks));

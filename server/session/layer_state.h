@@ -10,11 +10,16 @@
 //   3. The sample holds positions in [window.begin, length) only: those that pages to come need.
 //   4. The page that found `directions` is there, if they are not empty.
 //   5. host_memory is the size of the sample and of the session's own directions.
+//   6. What a preparation is made of stays as it is for as long as the layer has the preparation:
+//      whoever changes the window or the directions takes it first, whoever adds to the queries of
+//      its pages drops it.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "kernels/api/backend.h"
@@ -23,7 +28,9 @@
 #include "server/pages/memory_budget.h"
 #include "server/pages/page_table.h"
 #include "server/pages/window.h"
+#include "server/session/preparation.h"
 #include "server/session/query_sample.h"
+#include "server/session/sealing.h"
 #include "server/session/session_store.h"
 
 namespace oscarkv {
@@ -40,6 +47,7 @@ class LayerState {
  public:
   // REQUIRES: spec and budget outlive the layer.
   LayerState(const LayerSpec* spec, std::int64_t position_base, MemoryBudget* budget);
+  ~LayerState() { TakePreparation(); }
   LayerState(const LayerState&) = delete;
   LayerState& operator=(const LayerState&) = delete;
 
@@ -54,8 +62,20 @@ class LayerState {
   // How many pages could be sealed so that each is followed by a whole window.
   std::int64_t SealablePages() const;
 
+  // What the next pages are made of.
+  SealSource Source() const;
+
+  // Pages that are sealed ahead; null: none. They are the next ones, and sealable.
+  const Preparation* preparation() const { return preparation_.get(); }
+  // REQUIRES: there is none, and this one is of Source().
+  void SetPreparation(std::shared_ptr<Preparation> preparation) {
+    preparation_ = std::move(preparation);
+  }
+  // Waits for a piece under way; null if there is none.
+  std::unique_ptr<Sealing> TakePreparation() noexcept;
+
   // Drops all tokens at positions >= length, exactly: what remains is as it was. Forgets the last
-  // append. Truncating to 0 frees everything.
+  // append, and what was prepared. Truncating to 0 frees everything. Waits for a piece under way.
   void Truncate(std::int64_t length);
 
  private:
@@ -78,6 +98,7 @@ class LayerState {
   std::vector<float> directions_;      // [kv_heads][key_dim], found by the first seal with queries
   std::int64_t directions_begin_ = 0;  // of the page that found them
   MemoryReservation host_memory_;
+  std::shared_ptr<Preparation> preparation_;
 };
 
 }  // namespace oscarkv

@@ -71,7 +71,7 @@ SessionInfo Session::Info() const {
   }
   for (const LayerStats& layer : info.layers) {
     info.logical_bytes += layer.logical_bytes;
-    info.resident_bytes += layer.page_bytes + layer.window_bytes;
+    info.resident_bytes += layer.page_bytes + layer.window_bytes + layer.prepared_bytes;
   }
   const auto least = std::min_element(
       info.layers.begin(), info.layers.end(),

@@ -11,13 +11,14 @@
 #include "server/pages/memory_budget.h"
 #include "server/session/batch.h"
 #include "server/session/item_check.h"
+#include "server/session/preparer.h"
 #include "server/session/session.h"
 #include "server/session/session_table.h"
 #include "server/session/settler.h"
 
 namespace oscarkv {
 
-// Members end in reverse order: the settler first, then the sessions, then what they stand on.
+// Members end in reverse order: the threads first, then the sessions, then what they stand on.
 class SessionStore::Impl {
  public:
   Impl(Backend* backend, const StoreOptions& options)
@@ -25,7 +26,10 @@ class SessionStore::Impl {
         budget_(options.memory_budget_bytes),
         pool_(backend, &budget_),
         next_generation_(options.first_generation),
-        settler_(context(), options.settle_after) {}
+        preparer_(backend, &pool_, &budget_, options.prepared_pages),
+        settler_(context(), options.settle_after) {
+    if (options.prepared_pages > 0) preparer_.Start();
+  }
 
   absl::StatusOr<SessionInfo> Create(SessionConfig config);
   absl::StatusOr<std::shared_ptr<Session>> Find(std::string_view id) const;
@@ -38,7 +42,11 @@ class SessionStore::Impl {
   const SessionTable& sessions() const { return sessions_; }
   Settler& settler() { return settler_; }
   BatchContext context() {
-    return {.sessions = &sessions_, .backend = backend_, .pool = &pool_, .budget = &budget_};
+    return {.sessions = &sessions_,
+            .backend = backend_,
+            .pool = &pool_,
+            .budget = &budget_,
+            .preparer = &preparer_};
   }
 
  private:
@@ -52,6 +60,7 @@ class SessionStore::Impl {
   std::atomic<std::uint64_t> next_generation_;
   std::atomic<std::int64_t> logical_bytes_{0};  // of all sessions
   SessionTable sessions_;
+  Preparer preparer_;
   Settler settler_;
 };
 
@@ -156,7 +165,9 @@ StoreTotals SessionStore::Impl::Totals() const {
           .budget_bytes = budget_.total(),
           .resident_bytes = budget_.used(),
           .logical_bytes = logical_bytes_.load(std::memory_order_relaxed),
-          .settle_failures = settler_.failures()};
+          .settle_failures = settler_.failures(),
+          .pages_prepared = preparer_.pages(),
+          .prepare_failures = preparer_.failures()};
 }
 
 std::optional<std::size_t> SessionConfig::IndexOf(int layer) const {
@@ -208,12 +219,12 @@ absl::StatusOr<std::shared_ptr<const SessionConfig>> SessionStore::ConfigOf(
   return (*session)->config();
 }
 
-void SessionStore::Append(int layer, std::span<BatchItem> items) {
-  Batch(impl_->context(), layer, items, nullptr).Run();
+void SessionStore::Append(std::span<BatchItem* const> items) {
+  Batch(impl_->context(), items, BatchKind::kAppend).Run();
 }
 
-void SessionStore::Attend(int layer, std::span<BatchItem> items, const AttendOptions& options) {
-  Batch(impl_->context(), layer, items, &options).Run();
+void SessionStore::Attend(std::span<BatchItem* const> items) {
+  Batch(impl_->context(), items, BatchKind::kAttend).Run();
 }
 
 absl::Status SessionStore::Read(const std::shared_ptr<const SessionConfig>& config,

@@ -50,7 +50,8 @@ struct LayerStats {
   std::int64_t pages_sealed_without_queries = 0;
   std::int64_t logical_bytes = 0;
   std::int64_t page_bytes = 0;
-  std::int64_t window_bytes = 0;  // sinks, window, query samples, residual directions
+  std::int64_t window_bytes = 0;    // sinks, window, query samples, residual directions
+  std::int64_t prepared_bytes = 0;  // pages that are sealed ahead, copies of queries for that
   // Of whole pages: page_bytes * 8 over the keys and values of kPageTokens tokens a page, also
   // where a truncate has left a page with fewer. 0 without pages.
   double bits_per_value = 0;
@@ -63,7 +64,7 @@ struct SessionInfo {
   std::vector<LayerStats> layers;  // in the order of config->layers
   std::int64_t committed_length = 0;
   std::int64_t logical_bytes = 0;
-  std::int64_t resident_bytes = 0;  // of the layers' tokens: the sum of page and window bytes
+  std::int64_t resident_bytes = 0;  // of the layers: page, window and prepared bytes
 };
 
 struct StoreTotals {
@@ -74,6 +75,8 @@ struct StoreTotals {
   std::int64_t resident_bytes = 0;
   std::int64_t logical_bytes = 0;
   std::int64_t settle_failures = 0;  // layers that could not be sealed when it was tried
+  std::int64_t pages_prepared = 0;   // sealed ahead of the append that needs them
+  std::int64_t prepare_failures = 0;
 };
 
 // Rows of a tensor that the caller keeps alive during the call. Packed, any alignment, finite.
@@ -84,10 +87,16 @@ struct Rows {
   const void* data = nullptr;  // [rows][heads][dim]
 };
 
+struct AttendOptions {
+  bool causal = true;
+  bool count_sink_logits = true;
+};
+
 // One session's part of a batch: what is asked, then what became of it. An item applies whole or
 // not at all.
 struct BatchItem {
   std::string_view session;
+  int layer = 0;
   // By what the caller sized outputs and checked rows; null: not checked. A session of that id that
   // was made since has another one: then the item is refused with GENERATION_MISMATCH, and nothing
   // is touched, the outputs neither.
@@ -98,11 +107,14 @@ struct BatchItem {
   std::int32_t num_tokens = 0;
   Rows keys;    // [num_tokens]
   Rows values;  // [num_tokens]
+  // As AppendRecord::crc of keys and values; unset: found where the item is applied.
+  std::optional<std::uint32_t> crc;
 
   std::int32_t num_queries = 0;
   Rows queries;                             // [num_queries]
   std::optional<std::int64_t> query_start;  // absolute position (with position_base)
   std::int32_t query_stride = 0;            // append only; 0: 1
+  AttendOptions options;                    // attend only
 
   // Attend only: [num_queries][query_heads][value_dim] and [num_queries][query_heads]; written only
   // if the item succeeds, or 0 and -inf where the backend failed. REQUIRES: sized by the shape of
@@ -114,12 +126,13 @@ struct BatchItem {
   std::uint64_t generation_after = 0;  // 0: no such session
   std::int64_t length_after = 0;
   bool repeated = false;
+  // The item failed because a call of the backend did, which served other items too: alone it may
+  // succeed.
+  bool call_failed = false;
 };
 
-struct AttendOptions {
-  bool causal = true;
-  bool count_sink_logits = true;
-};
+// CRC-32C of the item's keys, then of its values; 0 without tokens.
+std::uint32_t CrcOf(const BatchItem& item);
 
 struct StoreOptions {
   std::int64_t memory_budget_bytes = 0;  // of all blocks, and of the sessions themselves; > 0
@@ -127,6 +140,9 @@ struct StoreOptions {
   // within this time to meet the very state of its first try; later they are answered too, from
   // pages that may have been sealed meanwhile, within their quantization error.
   absl::Duration settle_after = absl::Seconds(60);
+  // How many due pages of a layer are sealed in the background, between the request that makes them
+  // due and the append that installs them, which seals the others; 0: none.
+  int prepared_pages = 4;
   std::uint64_t first_generation = 1;  // generations never repeat over restarts
 };
 
@@ -157,10 +173,12 @@ class SessionStore {
   // during the life of a session, and two sessions never share one.
   absl::StatusOr<std::shared_ptr<const SessionConfig>> ConfigOf(std::string_view id) const;
 
-  // Each item's status tells of the item. Sessions must differ: a later item of the same session is
-  // refused with INVALID_ARGUMENT.
-  void Append(int layer, std::span<BatchItem> items);
-  void Attend(int layer, std::span<BatchItem> items, const AttendOptions& options);
+  // Each item's status tells of the item; the layers may be different ones. Sessions must differ: a
+  // later item of the same session is refused with INVALID_ARGUMENT. The backend is called once for
+  // all items, and what an item becomes does not depend on the others, but for `call_failed`. May
+  // throw bad_alloc: then no item is applied.
+  void Append(std::span<BatchItem* const> items);
+  void Attend(std::span<BatchItem* const> items);
 
   // Decodes tokens [begin, begin + tokens) of a layer to the storage dtype.
   // keys: [tokens][kv_heads][key_dim], values: [tokens][kv_heads][value_dim], sized by `config`.

@@ -116,7 +116,7 @@ absl::StatusOr<std::int64_t> Settler::SealSome(const std::shared_ptr<Session>& s
   change.Apply();
   change.Commit();
   lease.Publish();
-  return pages;
+  return change.pages();
 }
 
 }  // namespace oscarkv

@@ -20,7 +20,8 @@ class BatchTest : public ::testing::Test {
   }
   absl::Status Append(Request* request) {
     request->item.session = request->session;
-    Batch(Context(), 0, std::span(&request->item, 1), nullptr).Run();
+    BatchItem* const item = &request->item;
+    Batch(Context(), std::span(&item, 1), BatchKind::kAppend).Run();
     return request->item.status;
   }
 

@@ -126,9 +126,9 @@ TEST_F(ConcurrencyTest, EverythingAtOnceEnds) {
         items.back().log_sum_exps = request.log_sum_exps.data();
       }
       if (draw(2) == 0) {
-        store_.Attend(layer, items, AttendOptions());
+        AttendAll(&store_, layer, items);
       } else {
-        store_.Append(layer, items);
+        AppendAll(&store_, layer, items);
       }
     }
   };

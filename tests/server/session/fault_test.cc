@@ -45,7 +45,9 @@ void ExpectSame(const Seen& a, const Seen& b) {
 }
 
 constexpr StoreOptions Options(std::int64_t budget) {
-  return {.memory_budget_bytes = budget, .settle_after = absl::InfiniteDuration()};
+  // Nothing in the background: calls of the backend are counted, and tests of their own tell of it.
+  return {
+      .memory_budget_bytes = budget, .settle_after = absl::InfiniteDuration(), .prepared_pages = 0};
 }
 
 // A store with a session that has two pages due at the next append.
@@ -205,7 +207,7 @@ TEST(FaultTest, AFailedSealFailsOnlyItemsThatSeal) {
   }
   // Allocations: pages and window of the first, sinks and window of the second; then the seal.
   scene.backend().FailCall(4, KernelStatus::Internal("broken"));
-  scene.store().Attend(0, items, AttendOptions());
+  AttendAll(&scene.store(), 0, items);
   ASSERT_TRUE(scene.backend().struck());
   EXPECT_EQ(items[0].status.code(), absl::StatusCode::kInternal);
   EXPECT_EQ(items[0].length_after, 301);

@@ -290,7 +290,7 @@ TEST_F(SessionStoreTest, ABatchHasItsItemsOneByOne) {
     items.push_back(request.item);
     items.back().session = request.session;
   }
-  store_.Append(0, items);
+  AppendAll(&store_, 0, items);
   EXPECT_TRUE(items[0].status.ok());
   EXPECT_EQ(items[0].length_after, 50);
   EXPECT_EQ(ReasonOf(items[1].status), "SESSION_NOT_FOUND");

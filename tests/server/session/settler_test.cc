@@ -60,14 +60,16 @@ TEST_F(SettlerTest, CompressesAFullBudget) {
   constexpr std::int32_t kTokens = 4 + 128 * 40;
   std::int64_t full = 0;
   {
-    SessionStore probe(&backend_,
-                       {.memory_budget_bytes = 1 << 28, .settle_after = absl::InfiniteDuration()});
+    SessionStore probe(&backend_, {.memory_budget_bytes = 1 << 28,
+                                   .settle_after = absl::InfiniteDuration(),
+                                   .prepared_pages = 0});
     ASSERT_TRUE(probe.Create(SmallSession("s")).ok());
     AppendTokens(&probe, 0, 0, kTokens);
     full = probe.Totals().resident_bytes;
   }
-  SessionStore store(&backend_,
-                     {.memory_budget_bytes = full, .settle_after = absl::InfiniteDuration()});
+  SessionStore store(
+      &backend_,
+      {.memory_budget_bytes = full, .settle_after = absl::InfiniteDuration(), .prepared_pages = 0});
   ASSERT_TRUE(store.Create(SmallSession("s")).ok());
   AppendTokens(&store, 0, 0, kTokens);
   ASSERT_EQ(store.Totals().resident_bytes, full);
@@ -78,8 +80,9 @@ TEST_F(SettlerTest, CompressesAFullBudget) {
 }
 
 TEST_F(SettlerTest, LeavesSessionsAloneInTheMiddleOfAStep) {
-  SessionStore store(&backend_,
-                     {.memory_budget_bytes = 1 << 28, .settle_after = absl::InfiniteDuration()});
+  SessionStore store(&backend_, {.memory_budget_bytes = 1 << 28,
+                                 .settle_after = absl::InfiniteDuration(),
+                                 .prepared_pages = 0});
   ASSERT_TRUE(store.Create(SmallSession("s", 2)).ok());
   AppendTokens(&store, 0, 0, 300);
   store.Settle();
@@ -91,8 +94,9 @@ TEST_F(SettlerTest, LeavesSessionsAloneInTheMiddleOfAStep) {
 }
 
 TEST_F(SettlerTest, CountsFailuresAndTriesAgain) {
-  SessionStore store(&backend_,
-                     {.memory_budget_bytes = 1 << 28, .settle_after = absl::InfiniteDuration()});
+  SessionStore store(&backend_, {.memory_budget_bytes = 1 << 28,
+                                 .settle_after = absl::InfiniteDuration(),
+                                 .prepared_pages = 0});
   ASSERT_TRUE(store.Create(SmallSession("s")).ok());
   AppendTokens(&store, 0, 0, 300);
   for (int call = 0; call < 2; ++call) {  // the allocation, then the seal
@@ -109,8 +113,9 @@ TEST_F(SettlerTest, CountsFailuresAndTriesAgain) {
 
 // An exception that reached the thread's end would end the server.
 TEST_F(SettlerTest, OutlivesExceptions) {
-  SessionStore store(&backend_,
-                     {.memory_budget_bytes = 1 << 28, .settle_after = absl::InfiniteDuration()});
+  SessionStore store(&backend_, {.memory_budget_bytes = 1 << 28,
+                                 .settle_after = absl::InfiniteDuration(),
+                                 .prepared_pages = 0});
   ASSERT_TRUE(store.Create(SmallSession("s")).ok());
   AppendTokens(&store, 0, 0, 300);
   const std::int64_t blocks = fake_.blocks();
@@ -129,8 +134,9 @@ TEST_F(SettlerTest, OutlivesExceptions) {
 // Whichever allocation fails, of the list of sessions or within one.
 TEST_F(SettlerTest, OutlivesAWantOfHostMemory) {
   for (int n = 0;; ++n) {
-    SessionStore store(&backend_,
-                       {.memory_budget_bytes = 1 << 28, .settle_after = absl::InfiniteDuration()});
+    SessionStore store(&backend_, {.memory_budget_bytes = 1 << 28,
+                                   .settle_after = absl::InfiniteDuration(),
+                                   .prepared_pages = 0});
     ASSERT_TRUE(store.Create(SmallSession("s")).ok());
     AppendTokens(&store, 0, 0, 300);
     bool struck = false;
@@ -167,8 +173,9 @@ TEST_F(SettlerTest, APassUnderWayEndsWithTheStore) {
   constexpr int kLayers = 200;
   SlowBackend slow(&fake_);
   {
-    SessionStore store(&slow,
-                       {.memory_budget_bytes = 1 << 28, .settle_after = absl::Milliseconds(1)});
+    SessionStore store(&slow, {.memory_budget_bytes = 1 << 28,
+                               .settle_after = absl::Milliseconds(1),
+                               .prepared_pages = 0});
     ASSERT_TRUE(store.Create(SmallSession("s", kLayers)).ok());
     for (int layer = 0; layer < kLayers; ++layer) AppendTokens(&store, layer, 0, 200);
     slow.asked.wait();
@@ -178,7 +185,8 @@ TEST_F(SettlerTest, APassUnderWayEndsWithTheStore) {
 
 TEST_F(SettlerTest, EndsWithoutWaitingForItsNextPass) {
   for (int i = 0; i < 100; ++i) {
-    const SessionStore store(&backend_, {.memory_budget_bytes = 1, .settle_after = absl::Hours(1)});
+    const SessionStore store(
+        &backend_, {.memory_budget_bytes = 1, .settle_after = absl::Hours(1), .prepared_pages = 0});
   }
 }
 

@@ -55,7 +55,8 @@ std::shared_ptr<FakeBackend::Block> FakeBackend::Find(BlockId id) {
   const auto it = blocks_.find(id);
   if (it == blocks_.end()) {
     ADD_FAILURE() << "no such block: " << static_cast<std::uint64_t>(id);
-    return std::make_shared<Block>(Block{.bytes = std::vector<std::byte>(1 << 20), .sealed = {}});
+    return std::make_shared<Block>(
+        Block{.bytes = std::vector<std::byte>(1 << 20), .sealed = {}, .sealed_heads = 0});
   }
   return it->second;
 }
@@ -136,6 +137,7 @@ PlainTokens FakeBackend::Gather(const LayerView& view, std::int64_t begin, std::
     } else {
       while (t >= view.pages[page].begin + view.pages[page].tokens) ++page;
       const std::shared_ptr<Block> block = Find(view.pages[page].block);
+      EXPECT_EQ(block->sealed_heads, spec.kv_heads) << "read before it was sealed";
       const auto first =
           static_cast<std::ptrdiff_t>(RowValues(spec)) * (t - view.pages[page].begin);
       row.assign(block->sealed.begin() + first,
@@ -169,8 +171,12 @@ KernelStatus FakeBackend::Seal(std::span<SealItem> items) {
               (kPageTokens + item.context + kWindowBlockTokens - 1) / kWindowBlockTokens);
     const std::shared_ptr<Block> page = Find(item.page);
     EXPECT_EQ(static_cast<std::int64_t>(page->bytes.size()), PageLayout(spec).bytes);
-    EXPECT_TRUE(page->sealed.empty()) << "sealed twice";
+    EXPECT_EQ(page->sealed_heads, item.head_begin) << "sealed twice, or in a wrong order";
+    page->sealed_heads = item.head_end == 0 ? spec.kv_heads : item.head_end;
+    EXPECT_GT(page->sealed_heads, item.head_begin);
+    EXPECT_LE(page->sealed_heads, spec.kv_heads);
     std::uint32_t digest = 0;
+    page->sealed.clear();
     for (std::int64_t t = 0; t < kPageTokens + item.context; ++t) {
       const std::vector<std::uint16_t> row = TokenRow(spec, item.tokens[t / kWindowBlockTokens],
                                                       kWindowBlockTokens, t % kWindowBlockTokens);
@@ -182,9 +188,13 @@ KernelStatus FakeBackend::Seal(std::span<SealItem> items) {
     if (item.directions) {
       digest = Crc32c(item.directions, sizeof(float) * spec.kv_heads * spec.key_dim, digest);
     }
+    std::fill_n(item.heads + item.head_begin, page->sealed_heads - item.head_begin, SealedHead{});
+    if (item.head_begin > 0) {
+      EXPECT_EQ(std::memcmp(page->bytes.data(), &digest, sizeof(digest)), 0) << "of other things";
+      continue;
+    }
     std::fill(page->bytes.begin(), page->bytes.end(), std::byte{0});
     std::memcpy(page->bytes.data(), &digest, sizeof(digest));
-    std::fill_n(item.heads, spec.kv_heads, SealedHead{});
     item.norm_imbalance = 1;
   }
   return KernelStatus::Ok();

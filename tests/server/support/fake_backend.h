@@ -30,6 +30,7 @@ class FakeBackend : public Backend {
   KernelStatus Append(std::span<const AppendItem> items) override;
   KernelStatus Attend(std::span<const AttendItem> items) override;
   // The page's bytes are a digest of all that it was made of: tokens, context, queries, directions.
+  // It must be the same for all of its heads.
   KernelStatus Seal(std::span<SealItem> items) override;
   KernelStatus ReadTokens(std::span<const ReadItem> items) override;
   KernelStatus Copy(std::span<const CopyItem> items) override;
@@ -42,6 +43,7 @@ class FakeBackend : public Backend {
   struct Block {
     std::vector<std::byte> bytes;
     std::vector<std::uint16_t> sealed;  // pages only: [kPageTokens] rows as TokenRow's
+    std::int32_t sealed_heads = 0;      // the first ones
   };
 
   std::shared_ptr<Block> Find(BlockId id);

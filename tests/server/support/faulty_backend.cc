@@ -9,6 +9,7 @@
 namespace oscarkv {
 
 KernelStatus FaultyBackend::After(const char* name, KernelStatus done) {
+  MutexLock lock(&mutex_);
   ++calls_[name];
   if (calls_left_ < 0 || calls_left_-- > 0) return done;
   if (throws_) throw std::bad_alloc();
@@ -32,9 +33,11 @@ KernelStatus FaultyBackend::Seal(std::span<SealItem> items) {
   KernelStatus status = After("Seal", inner_->Seal(items));
   if (!status.ok()) return status;
   for (const SealItem& item : items) {
+    if (item.head_end > 0 && item.head_end < item.spec->kv_heads) continue;
     std::string bytes(static_cast<std::size_t>(PageLayout(*item.spec).bytes), '\0');
     const auto span = std::as_writable_bytes(std::span(bytes));
     if (KernelStatus read = inner_->ReadBlock(item.page, span); !read.ok()) return read;
+    MutexLock lock(&mutex_);
     pages_.push_back(std::move(bytes));
   }
   return status;

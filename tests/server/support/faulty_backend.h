@@ -1,7 +1,7 @@
 // A decorator that lets one call of a backend fail: the n-th one from when it was armed. The call
 // may have done its work before, as the contract of Backend allows for output blocks and spans.
 //
-// Thread-safety: none but the inner backend's; arm it while nothing runs.
+// Thread-safety: as Backend's; what it has recorded is to be read while nothing runs.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,9 @@
 #include <string>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "kernels/api/backend.h"
+#include "server/base/mutex.h"
 
 namespace oscarkv {
 
@@ -20,23 +22,31 @@ class FaultyBackend : public Backend {
 
   // Call number `call` from now on, from 0, fails with `status`.
   void FailCall(int call, KernelStatus status) {
+    MutexLock lock(&mutex_);
     calls_left_ = call;
     status_ = std::move(status);
     throws_ = false;
   }
   // It throws bad_alloc instead, as the code around a backend may.
   void ThrowInCall(int call) {
+    MutexLock lock(&mutex_);
     calls_left_ = call;
     throws_ = true;
   }
-  void Disarm() { calls_left_ = -1; }
+  void Disarm() {
+    MutexLock lock(&mutex_);
+    calls_left_ = -1;
+  }
   // Whether the fault that was armed last has struck.
-  bool struck() const { return calls_left_ < 0; }
+  bool struck() const {
+    MutexLock lock(&mutex_);
+    return calls_left_ < 0;
+  }
 
   // Calls that went well, by name of the operation.
-  const std::map<std::string, int>& calls() const { return calls_; }
-  // The bytes of all pages sealed, in the order of sealing.
-  const std::vector<std::string>& pages() const { return pages_; }
+  const std::map<std::string, int>& calls() const ABSL_NO_THREAD_SAFETY_ANALYSIS { return calls_; }
+  // The bytes of all pages sealed, in the order of sealing, which ends with a page's last head.
+  const std::vector<std::string>& pages() const ABSL_NO_THREAD_SAFETY_ANALYSIS { return pages_; }
 
   BackendInfo Info() const override { return inner_->Info(); }
   KernelStatus Allocate(std::int64_t bytes, std::span<BlockId> blocks) override;
@@ -58,11 +68,12 @@ class FaultyBackend : public Backend {
   KernelStatus After(const char* name, KernelStatus done);
 
   Backend* const inner_;
-  int calls_left_ = -1;
-  KernelStatus status_;
-  bool throws_ = false;
-  std::map<std::string, int> calls_;
-  std::vector<std::string> pages_;
+  mutable Mutex mutex_;
+  int calls_left_ ABSL_GUARDED_BY(mutex_) = -1;
+  KernelStatus status_ ABSL_GUARDED_BY(mutex_);
+  bool throws_ ABSL_GUARDED_BY(mutex_) = false;
+  std::map<std::string, int> calls_ ABSL_GUARDED_BY(mutex_);
+  std::vector<std::string> pages_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace oscarkv

@@ -134,9 +134,30 @@ Request AttendRequest(const std::string& session, std::uint64_t generation, cons
   return request;
 }
 
+namespace {
+
+std::vector<BatchItem*> InLayer(int layer, std::span<BatchItem> items) {
+  std::vector<BatchItem*> pointers;
+  for (BatchItem& item : items) {
+    item.layer = layer;
+    pointers.push_back(&item);
+  }
+  return pointers;
+}
+
+}  // namespace
+
+void AppendAll(SessionStore* store, int layer, std::span<BatchItem> items) {
+  store->Append(InLayer(layer, items));
+}
+
+void AttendAll(SessionStore* store, int layer, std::span<BatchItem> items) {
+  store->Attend(InLayer(layer, items));
+}
+
 absl::Status Append(SessionStore* store, int layer, Request* request) {
   request->item.session = request->session;
-  store->Append(layer, std::span(&request->item, 1));
+  AppendAll(store, layer, std::span(&request->item, 1));
   return request->item.status;
 }
 
@@ -144,7 +165,7 @@ absl::Status Attend(SessionStore* store, int layer, Request* request) {
   request->item.session = request->session;
   request->item.outputs = request->outputs.data();
   request->item.log_sum_exps = request->log_sum_exps.data();
-  store->Attend(layer, std::span(&request->item, 1), AttendOptions());
+  AttendAll(store, layer, std::span(&request->item, 1));
   return request->item.status;
 }
 

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -49,6 +50,10 @@ Request AppendRequest(const std::string& session, std::uint64_t generation, cons
 // Appends [begin, begin + count), where count > 0, and attends with the last `queries` positions.
 Request AttendRequest(const std::string& session, std::uint64_t generation, const Source& source,
                       std::int64_t begin, std::int32_t count, std::int32_t queries);
+
+// A batch of items of one layer.
+void AppendAll(SessionStore* store, int layer, std::span<BatchItem> items);
+void AttendAll(SessionStore* store, int layer, std::span<BatchItem> items);
 
 // One item alone; returns its status.
 absl::Status Append(SessionStore* store, int layer, Request* request);
