@@ -1,10 +1,14 @@
 #include "kernels/cpu/attend.h"
 
 #include <algorithm>
+#include <array>
+#include <atomic>
 #include <cmath>
-#include <memory>
+#include <cstdint>
+#include <new>
 #include <vector>
 
+#include "hwy/aligned_allocator.h"
 #include "kernels/codec/hadamard.h"
 #include "kernels/codec/softmax_state.h"
 #include "kernels/cpu/layer_memory.h"
@@ -15,39 +19,57 @@
 namespace oscarkv::cpu {
 namespace {
 
-// Sizes of units: large enough that preparing a tile's queries is a small part of their work.
-constexpr int kUnitPages = 16;
-constexpr int kUnitWindowBlocks = 64;
-// Partial states are kept in waves of about so many floats.
+// A run of pages is large enough that preparing a tile's queries is a small part of its work, and
+// small enough to stay in a core's cache while one tile after the other looks at it. A run of the
+// window costs about as much.
+constexpr int kRunPages = 16;
+constexpr int kRunWindowBlocks = 8;
+// Partial states are kept in waves of at most about so many floats.
 constexpr std::int64_t kWaveFloats = std::int64_t{1} << 24;
+
+// Pages or window blocks [first, last) of a layer, at positions [begin, end). The sinks go with the
+// first run of window blocks.
+struct Run {
+  bool pages;
+  bool sinks;
+  int first;
+  int last;
+  std::int64_t begin;
+  std::int64_t end;
+};
+
+struct Layer {
+  LayerMemory memory;
+  std::vector<Run> runs;  // by position, but for the sinks: pages first
+};
 
 // Some query tokens of an item and one kv head.
 struct Tile {
   const AttendItem* item;
-  const LayerMemory* layer;
+  const Layer* layer;
   int kv_head;
   int first_query;
   int queries;
-  std::size_t first_unit;  // its units in the wave: first those of pages, by position, then those
-  std::size_t last_unit;   // of 16-bit tokens
-  int rows() const { return queries * layer->spec->queries_per_kv_head(); }
+  std::int64_t floats;  // where its states lie in the wave's memory, one for each run
+
+  int rows() const { return queries * layer->memory.spec->queries_per_kv_head(); }
+  std::int64_t state_floats() const {
+    return TileState::FloatsFor(rows(), layer->memory.spec->value_dim);
+  }
 };
 
-// A run of pages or window blocks (the sinks go with the first of these) that a tile looks at.
+// A run that a tile sees something of: what one thread does at a time.
 struct Unit {
-  std::size_t tile;
-  bool pages;
-  int first;
-  int last;
-  std::int64_t floats;  // where its state lies in the wave's memory
+  std::uint32_t tile;
+  std::uint32_t run;
 };
 
+// Tiles and all their units. Units that read the same run follow each other.
 struct Wave {
   std::vector<Tile> tiles;
   std::vector<Unit> units;
+  std::vector<std::int32_t> units_of_tile;
   std::int64_t floats = 0;
-  std::unique_ptr<float[]> memory;
-  std::int64_t memory_floats = 0;
 };
 
 KernelStatus CheckItem(const AttendItem& item) {
@@ -62,75 +84,75 @@ KernelStatus CheckItem(const AttendItem& item) {
   return KernelStatus::Ok();
 }
 
-// Whether any query of the tile sees any of the positions [begin, end).
-bool TileSees(const Tile& tile, std::int64_t begin, std::int64_t end) {
+// Whether any query of the tile sees any of the run.
+bool Sees(const Tile& tile, const Run& run) {
   const AttendItem& item = *tile.item;
   const std::int64_t position = item.query_begin + tile.first_query;
   const std::int64_t first = SeenFrom(item.layer, item.causal, position).first;
   const std::int64_t last = SeenFrom(item.layer, item.causal, position + tile.queries - 1).last;
-  return std::max(first, begin) < std::min(last, end);
+  const auto seen = [&](std::int64_t begin, std::int64_t end) {
+    return std::max(first, begin) < std::min(last, end);
+  };
+  return seen(run.begin, run.end) || (run.sinks && seen(0, tile.layer->memory.sink_tokens));
 }
 
-void AddUnit(Wave& wave, const Tile& tile, bool pages, int first, int last) {
-  wave.units.push_back({wave.tiles.size(), pages, first, last, wave.floats});
-  wave.floats += TileState::FloatsFor(tile.rows(), tile.layer->spec->value_dim);
+void AddRuns(Layer& layer) {
+  const LayerMemory& memory = layer.memory;
+  const int pages = static_cast<int>(memory.pages.size());
+  for (int first = 0; first < pages; first += kRunPages) {
+    const int last = std::min(first + kRunPages, pages);
+    const PageMemory& end = memory.pages[last - 1];
+    layer.runs.push_back(
+        {true, false, first, last, memory.pages[first].begin, end.begin + end.tokens});
+  }
+  const int blocks = static_cast<int>(memory.window.size());
+  for (int first = 0; first == 0 || first < blocks; first += kRunWindowBlocks) {
+    const int last = std::min(first + kRunWindowBlocks, blocks);
+    layer.runs.push_back({false, first == 0, first, last,
+                          memory.window_begin + std::int64_t{first} * kWindowBlockTokens,
+                          memory.window_begin + std::int64_t{last} * kWindowBlockTokens});
+  }
 }
 
-void AddTile(Wave& wave, Tile tile) {
-  const LayerMemory& layer = *tile.layer;
-  tile.first_unit = wave.units.size();
-  const int pages = static_cast<int>(layer.pages.size());
-  for (int first = 0; first < pages; first += kUnitPages) {
-    const int last = std::min(first + kUnitPages, pages);
-    const PageMemory& end = layer.pages[last - 1];
-    if (TileSees(tile, layer.pages[first].begin, end.begin + end.tokens)) {
-      AddUnit(wave, tile, true, first, last);
-    }
-  }
-  const int blocks = static_cast<int>(layer.window.size());
-  for (int first = 0; first == 0 || first < blocks; first += kUnitWindowBlocks) {
-    const int last = std::min(first + kUnitWindowBlocks, blocks);
-    const std::int64_t begin = layer.window_begin + std::int64_t{first} * kWindowBlockTokens;
-    const std::int64_t end = layer.window_begin + std::int64_t{last} * kWindowBlockTokens;
-    if (TileSees(tile, begin, end) || (first == 0 && TileSees(tile, 0, layer.sink_tokens))) {
-      AddUnit(wave, tile, false, first, last);
-    }
-  }
-  tile.last_unit = wave.units.size();
-  wave.tiles.push_back(tile);
+TileState StateOf(float* memory, const Tile& tile, std::size_t run) {
+  return {memory + tile.floats + static_cast<std::int64_t>(run) * tile.state_floats(), tile.rows(),
+          tile.layer->memory.spec->value_dim};
 }
 
-TileState StateOf(Wave& wave, const Unit& unit) {
-  const Tile& tile = wave.tiles[unit.tile];
-  return {wave.memory.get() + unit.floats, tile.rows(), tile.layer->spec->value_dim};
-}
-
-void RunUnit(Wave& wave, const Unit& unit) {
-  const Tile& tile = wave.tiles[unit.tile];
-  const LayerMemory& layer = *tile.layer;
-  TileState state = StateOf(wave, unit);
-  state.Clear();
-  QueryTile queries(*tile.item, tile.kv_head, tile.first_query, tile.queries);
-  if (unit.pages) {
-    AttendPages(layer, unit.first, unit.last, queries, state);
-    return;
+void AttendWindow(const LayerMemory& layer, const Run& run, const QueryTile& queries,
+                  TileState& state) {
+  std::array<TokenBlock, kRunWindowBlocks + 1> blocks;
+  std::size_t count = 0;
+  if (run.sinks && layer.sink_tokens > 0) {
+    blocks[count++] = {layer.sinks, layer.spec->codec.sinks, 0, layer.sink_tokens};
   }
-  if (unit.first == 0 && layer.sink_tokens > 0) {
-    AttendTokens(layer, layer.sinks, layer.spec->codec.sinks, 0, layer.sink_tokens, queries, state);
-  }
-  for (int i = unit.first; i < unit.last; ++i) {
+  for (int i = run.first; i < run.last; ++i) {
     const std::int64_t first = std::int64_t{i} * kWindowBlockTokens;
     const std::int64_t tokens =
         std::min<std::int64_t>(kWindowBlockTokens, layer.window_tokens - first);
-    AttendTokens(layer, layer.window[i], kWindowBlockTokens, layer.window_begin + first,
-                 static_cast<int>(tokens), queries, state);
+    blocks[count++] = {layer.window[i], kWindowBlockTokens, layer.window_begin + first,
+                       static_cast<int>(tokens)};
+  }
+  AttendTokens(layer, std::span(blocks).first(count), queries, state);
+}
+
+void RunUnit(const Wave& wave, const Unit& unit, float* memory) {
+  const Tile& tile = wave.tiles[unit.tile];
+  const Run& run = tile.layer->runs[unit.run];
+  TileState state = StateOf(memory, tile, unit.run);
+  state.Clear();
+  QueryTile queries(*tile.item, tile.kv_head, tile.first_query, tile.queries);
+  if (run.pages) {
+    AttendPages(tile.layer->memory, run.first, run.last, queries, state);
+  } else {
+    AttendWindow(tile.layer->memory, run, queries, state);
   }
 }
 
 // Counts the learned sinks, divides, and hands a tile's rows to the caller.
 void WriteTile(const Tile& tile, TileState& state) {
   const AttendItem& item = *tile.item;
-  const LayerSpec& spec = *tile.layer->spec;
+  const LayerSpec& spec = *tile.layer->memory.spec;
   const int heads = spec.queries_per_kv_head();
   for (int row = 0; row < tile.rows(); ++row) {
     const int query_head = tile.kv_head * heads + row % heads;
@@ -152,65 +174,111 @@ void WriteTile(const Tile& tile, TileState& state) {
   }
 }
 
-void FinishTile(Wave& wave, const Tile& tile) {
-  const LayerSpec& spec = *tile.layer->spec;
+// Merges what a tile saw, in the order of its runs: first pages, whose sums are rotated back, then
+// tokens in 16 bits.
+void FinishTile(const Tile& tile, float* memory) {
+  const LayerSpec& spec = *tile.layer->memory.spec;
+  const std::vector<Run>& runs = tile.layer->runs;
   const int rows = tile.rows();
-  alignas(64) float memory[kTileRows * (kMaxHeadDim + 2)];
-  TileState sum(memory, rows, spec.value_dim);
+  alignas(kPageAlignment) float sums[TileState::FloatsFor(kTileRows, kMaxHeadDim)];
+  TileState sum(sums, rows, spec.value_dim);
   sum.Clear();
-  std::size_t i = tile.first_unit;
-  for (; i < tile.last_unit && wave.units[i].pages; ++i) {
-    TileState state = StateOf(wave, wave.units[i]);
+  const bool rotated = spec.values_are_coded() && spec.codec.value_rotation == Rotation::kHadamard;
+  bool any_pages = false;
+  for (std::size_t i = 0; i < runs.size(); ++i) {
+    if (any_pages && !runs[i].pages) {
+      if (rotated) RotateRowsBack(sum.out(0), rows, spec.value_dim);
+      any_pages = false;
+    }
+    if (!Sees(tile, runs[i])) continue;
+    TileState state = StateOf(memory, tile, i);
     sum.MergeFrom(state);
-  }
-  const bool any_pages = i > tile.first_unit;
-  if (any_pages && spec.values_are_coded() && spec.codec.value_rotation == Rotation::kHadamard) {
-    RotateRowsBack(sum.out(0), rows, spec.value_dim);
-  }
-  for (; i < tile.last_unit; ++i) {
-    TileState state = StateOf(wave, wave.units[i]);
-    sum.MergeFrom(state);
+    any_pages = runs[i].pages;
   }
   WriteTile(tile, sum);
 }
 
-void RunWave(Executor& executor, Wave& wave) {
-  if (wave.floats > wave.memory_floats) {
-    wave.memory = std::make_unique_for_overwrite<float[]>(static_cast<std::size_t>(wave.floats));
-    wave.memory_floats = wave.floats;
+// Who runs the last unit of a tile finishes it.
+void RunWave(Executor& executor, const Wave& wave) {
+  const auto memory = hwy::AllocateAligned<float>(static_cast<std::size_t>(wave.floats));
+  if (memory == nullptr) throw std::bad_alloc();
+  std::vector<std::atomic<std::int32_t>> left(wave.tiles.size());
+  for (std::size_t i = 0; i < left.size(); ++i) {
+    left[i].store(wave.units_of_tile[i], std::memory_order_relaxed);
+    if (wave.units_of_tile[i] == 0) FinishTile(wave.tiles[i], memory.get());
   }
-  executor.ParallelFor(static_cast<std::int64_t>(wave.units.size()),
-                       [&](std::int64_t i) { RunUnit(wave, wave.units[i]); });
-  executor.ParallelFor(static_cast<std::int64_t>(wave.tiles.size()),
-                       [&](std::int64_t i) { FinishTile(wave, wave.tiles[i]); });
-  wave.tiles.clear();
-  wave.units.clear();
-  wave.floats = 0;
+  executor.ParallelFor(static_cast<std::int64_t>(wave.units.size()), [&](std::int64_t i) {
+    const Unit& unit = wave.units[i];
+    RunUnit(wave, unit, memory.get());
+    if (left[unit.tile].fetch_sub(1, std::memory_order_acq_rel) == 1) {
+      FinishTile(wave.tiles[unit.tile], memory.get());
+    }
+  });
 }
+
+// Cuts items into waves of tiles and runs them.
+class Planner {
+ public:
+  explicit Planner(Executor& executor) : executor_(executor) {}
+
+  void Add(const AttendItem& item, const Layer& layer) {
+    const LayerSpec& spec = *layer.memory.spec;
+    const int tile_queries = QueryTile::QueriesPerTile(spec);
+    for (int head = 0; head < spec.kv_heads; ++head) {
+      for (int first = 0; first < item.num_queries;) {
+        first = AddTiles(item, layer, head, first, tile_queries);
+        if (wave_.floats >= kWaveFloats) Run();
+      }
+    }
+  }
+
+  void Run() {
+    if (!wave_.tiles.empty()) RunWave(executor_, wave_);
+    wave_ = Wave();
+  }
+
+ private:
+  // Adds tiles from query `first` on, as many as the wave has room for, but one at least. Returns
+  // the first query that is left.
+  int AddTiles(const AttendItem& item, const Layer& layer, int head, int first, int tile_queries) {
+    const std::size_t first_tile = wave_.tiles.size();
+    while (first < item.num_queries &&
+           (wave_.tiles.size() == first_tile || wave_.floats < kWaveFloats)) {
+      const int queries = std::min(tile_queries, item.num_queries - first);
+      const Tile tile{&item, &layer, head, first, queries, wave_.floats};
+      wave_.tiles.push_back(tile);
+      wave_.floats += tile.state_floats() * static_cast<std::int64_t>(layer.runs.size());
+      first += queries;
+    }
+    wave_.units_of_tile.resize(wave_.tiles.size());
+    for (std::size_t run = 0; run < layer.runs.size(); ++run) {
+      for (std::size_t tile = first_tile; tile < wave_.tiles.size(); ++tile) {
+        if (!Sees(wave_.tiles[tile], layer.runs[run])) continue;
+        wave_.units.push_back({static_cast<std::uint32_t>(tile), static_cast<std::uint32_t>(run)});
+        ++wave_.units_of_tile[tile];
+      }
+    }
+    return first;
+  }
+
+  Executor& executor_;
+  Wave wave_;
+};
 
 }  // namespace
 
 KernelStatus Attend(const BlockMemory& memory, Executor& executor,
                     std::span<const AttendItem> items) {
-  std::vector<LayerMemory> layers(items.size());
+  std::vector<Layer> layers(items.size());
   for (std::size_t i = 0; i < items.size(); ++i) {
-    KernelStatus status = ResolveLayer(memory, items[i].layer, &layers[i]);
+    KernelStatus status = ResolveLayer(memory, items[i].layer, &layers[i].memory);
     if (status.ok()) status = CheckItem(items[i]);
     if (!status.ok()) return status;
+    AddRuns(layers[i]);
   }
-  Wave wave;
-  for (std::size_t i = 0; i < items.size(); ++i) {
-    const LayerSpec& spec = *layers[i].spec;
-    const int step = QueryTile::QueriesPerTile(spec);
-    for (int first = 0; first < items[i].num_queries; first += step) {
-      for (int head = 0; head < spec.kv_heads; ++head) {
-        const int queries = std::min(step, items[i].num_queries - first);
-        AddTile(wave, {&items[i], &layers[i], head, first, queries, 0, 0});
-        if (wave.floats >= kWaveFloats) RunWave(executor, wave);
-      }
-    }
-  }
-  RunWave(executor, wave);
+  Planner planner(executor);
+  for (std::size_t i = 0; i < items.size(); ++i) planner.Add(items[i], layers[i]);
+  planner.Run();
   return KernelStatus::Ok();
 }
 

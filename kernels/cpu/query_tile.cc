@@ -6,7 +6,56 @@
 
 #include "kernels/codec/hadamard.h"
 
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/cpu/query_tile.cc"
+#include "hwy/foreach_target.h"  // IWYU pragma: keep
+#include "hwy/highway.h"
+#include "kernels/cpu/simd-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace oscarkv::cpu::HWY_NAMESPACE {
+
+template <DType dtype>
+HWY_INLINE void ConvertType(const std::byte* from, int count, float factor, float* out) {
+  const VF factors = hn::Set(F32(), factor);
+  for (int i = 0; i < count; i += kLanes) {
+    const VF x = LoadFloats<dtype>(from + SizeOf(dtype) * i);
+    hn::Store(hn::Mul(x, factors), F32(), out + i);
+  }
+}
+
+// out[count] = factor * from, elements of `dtype`. REQUIRES here and below: count is a multiple of
+// kGroup, floats are aligned.
+void ConvertScaled(DType dtype, const std::byte* from, int count, float factor, float* out) {
+  switch (dtype) {
+    case DType::kBF16:
+      return ConvertType<DType::kBF16>(from, count, factor, out);
+    case DType::kFP16:
+      return ConvertType<DType::kFP16>(from, count, factor, out);
+    case DType::kFP32:
+      return ConvertType<DType::kFP32>(from, count, factor, out);
+  }
+}
+
+// into[count] = factors.into * into + factors.from * from.
+void AddScaled(const MergeFactors& factors, const float* from, int count, float* into) {
+  const F32 d;
+  const VF factor_into = hn::Set(d, factors.into);
+  const VF factor_from = hn::Set(d, factors.from);
+  for (int i = 0; i < count; i += kLanes) {
+    const VF kept = hn::Mul(factor_into, hn::Load(d, into + i));
+    hn::Store(hn::Add(kept, hn::Mul(factor_from, hn::Load(d, from + i))), d, into + i);
+  }
+}
+
+}  // namespace oscarkv::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
 namespace oscarkv::cpu {
+
+HWY_EXPORT(ConvertScaled);
+HWY_EXPORT(AddScaled);
 
 SeenPositions SeenFrom(const LayerView& layer, bool causal, std::int64_t position) {
   const std::int64_t sliding = layer.spec->sliding_window;
@@ -25,14 +74,13 @@ QueryTile::QueryTile(const AttendItem& item, int kv_head, int first, int count)
   for (int token = 0; token < count; ++token) {
     const std::int64_t row =
         static_cast<std::int64_t>(first + token) * spec.query_heads + kv_head * heads;
-    ToFloats(item.dtype, static_cast<const std::byte*>(item.queries) + row * row_bytes,
-             static_cast<std::size_t>(heads) * key_dim_,
-             plain_.data() + static_cast<std::int64_t>(token) * heads * key_dim_);
+    HWY_DYNAMIC_DISPATCH(ConvertScaled)
+    (item.dtype, static_cast<const std::byte*>(item.queries) + row * row_bytes, heads * key_dim_,
+     spec.scale, plain_.data() + static_cast<std::int64_t>(token) * heads * key_dim_);
     const SeenPositions seen = SeenFrom(item.layer, item.causal, item.query_begin + first + token);
     std::fill_n(first_seen_.begin() + token * heads, heads, seen.first);
     std::fill_n(last_seen_.begin() + token * heads, heads, seen.last);
   }
-  for (int i = 0; i < rows_ * key_dim_; ++i) plain_[i] *= spec.scale;
 }
 
 const float* QueryTile::rotated() {
@@ -64,33 +112,14 @@ void TileState::Clear() {
 
 void TileState::MergeFrom(TileState& other) {
   for (int row = 0; row < rows_; ++row) {
+    const SoftmaxState from = other.state(row);
+    if (from.empty()) continue;
     SoftmaxState into = state(row);
-    Merge(into, out(row), other.state(row), other.out(row), value_dim_);
+    const MergeFactors factors = Merge(into, from);
     set_state(row, into);
+    HWY_DYNAMIC_DISPATCH(AddScaled)(factors, other.out(row), value_dim_, out(row));
   }
-}
-
-void TileState::CountLogits(int row, VisibleTokens visible, int tokens, float* logits) {
-  if (visible.empty()) {
-    std::fill_n(logits, tokens, 0.0f);
-    return;
-  }
-  SoftmaxState softmax = state(row);
-  const float factor =
-      softmax.Raise(*std::max_element(logits + visible.first, logits + visible.last));
-  if (factor != 1) {
-    float* o = out(row);
-    for (int c = 0; c < value_dim_; ++c) o[c] *= factor;
-  }
-  std::fill(logits, logits + visible.first, 0.0f);
-  float sum = 0;
-  for (int t = visible.first; t < visible.last; ++t) {
-    logits[t] = std::exp(logits[t] - softmax.max);
-    sum += logits[t];
-  }
-  std::fill(logits + visible.last, logits + tokens, 0.0f);
-  softmax.sum += sum;
-  set_state(row, softmax);
 }
 
 }  // namespace oscarkv::cpu
+#endif  // HWY_ONCE

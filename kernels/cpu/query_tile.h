@@ -65,14 +65,14 @@ struct SeenPositions {
 SeenPositions SeenFrom(const LayerView& layer, bool causal, std::int64_t position);
 
 // Softmax states of a tile's rows over the tokens seen so far, in memory of the caller:
-// FloatsFor(rows, value_dim) floats.
+// FloatsFor(rows, value_dim) floats, 64-byte aligned, as each row of `out` then is.
 class TileState {
  public:
-  static std::int64_t FloatsFor(int rows, int value_dim) {
-    return static_cast<std::int64_t>(rows) * (value_dim + 2);
+  static constexpr std::int64_t FloatsFor(int rows, int value_dim) {
+    return kStateFloats + static_cast<std::int64_t>(rows) * value_dim;
   }
   TileState(float* memory, int rows, int value_dim)
-      : states_(memory), outs_(memory + 2 * rows), rows_(rows), value_dim_(value_dim) {}
+      : states_(memory), outs_(memory + kStateFloats), rows_(rows), value_dim_(value_dim) {}
 
   void Clear();
   int rows() const { return rows_; }
@@ -86,11 +86,9 @@ class TileState {
 
   void MergeFrom(TileState& other);
 
-  // One step of the online softmax: turns `logits` of `tokens` tokens of a row into their weights
-  // exp(logit - max), zero where the row does not see them, and scales what the row had.
-  void CountLogits(int row, VisibleTokens visible, int tokens, float* logits);
-
  private:
+  static constexpr int kStateFloats = 2 * kTileRows;
+
   float* states_;
   float* outs_;
   int rows_;

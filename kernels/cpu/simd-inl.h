@@ -45,20 +45,69 @@ struct GroupSum {
     for (int i = 0; i < kParts; ++i) Add(i, other.part[i]);
   }
 
-  // The sum of all lanes: of lanes i and i + 8 first, of these i and i + 4, then 2, then 1.
+  // The sum of all lanes: those of lanes i and i + 8 first, then of i and i + 4, then 2, then 1.
   HWY_INLINE float Fold() const {
-    const hn::CappedTag<float, 4> d;
-    constexpr int kStep = static_cast<int>(hn::MaxLanes(d));
-    HWY_ALIGN float lane[kGroup];
-    for (int i = 0; i < kParts; ++i) hn::Store(part[i], F32(), lane + i * kLanes);
-    for (int half = 8; half >= 4; half /= 2) {
-      for (int i = 0; i < half; i += kStep) {
-        hn::Store(hn::Add(hn::Load(d, lane + i), hn::Load(d, lane + i + half)), d, lane + i);
-      }
-    }
+    HWY_ALIGN float lane[kQuarter];
+    StoreQuarter(lane);
     return (lane[0] + lane[2]) + (lane[1] + lane[3]);
   }
+
+  static constexpr int kQuarter = kGroup / 4;
+
+#if HWY_TARGET == HWY_SCALAR
+  // Four sums, of lanes i, i + 4, i + 8 and i + 12.
+  HWY_INLINE void StoreQuarter(float* out) const {
+    for (int i = 0; i < kQuarter; ++i) {
+      out[i] = (part[i].raw + part[i + 8].raw) + (part[i + 4].raw + part[i + 12].raw);
+    }
+  }
+#else
+  using Quarters = hn::FixedTag<float, kQuarter>;
+  HWY_INLINE void StoreQuarter(float* out) const { hn::Store(Quarter(), Quarters(), out); }
+  HWY_INLINE hn::Vec<Quarters> Quarter() const { return QuarterOf(part); }
+
+ private:
+  // By the number of parts.
+  template <class V>
+  static HWY_INLINE hn::Vec<Quarters> QuarterOf(const V (&v)[1]) {
+    const hn::FixedTag<float, 8> half;
+    return QuarterOf({hn::LowerHalf(half, v[0]), hn::UpperHalf(half, v[0])});
+  }
+  template <class V>
+  static HWY_INLINE hn::Vec<Quarters> QuarterOf(const V (&v)[2]) {
+    const V sum = hn::Add(v[0], v[1]);
+    return hn::Add(hn::LowerHalf(Quarters(), sum), hn::UpperHalf(Quarters(), sum));
+  }
+  template <class V>
+  static HWY_INLINE hn::Vec<Quarters> QuarterOf(const V (&v)[4]) {
+    return hn::Add(hn::Add(v[0], v[2]), hn::Add(v[1], v[3]));
+  }
+#endif
 };
+
+// out[0 .. 4) = the four sums, folded as Fold does.
+HWY_INLINE void FoldFour(const GroupSum& a, const GroupSum& b, const GroupSum& c, const GroupSum& d,
+                         float* out) {
+#if HWY_TARGET == HWY_SCALAR
+  out[0] = a.Fold();
+  out[1] = b.Fold();
+  out[2] = c.Fold();
+  out[3] = d.Fold();
+#else
+  const GroupSum::Quarters tag;
+  // Lanes 0 + 2 of both, then lanes 1 + 3 of both.
+  const auto pair = [](const GroupSum& x, const GroupSum& y) HWY_ATTR {
+    const auto qx = x.Quarter();
+    const auto qy = y.Quarter();
+    return hn::Add(hn::InterleaveLower(GroupSum::Quarters(), qx, qy),
+                   hn::InterleaveUpper(GroupSum::Quarters(), qx, qy));
+  };
+  const auto ab = pair(a, b);
+  const auto cd = pair(c, d);
+  hn::StoreU(hn::Add(hn::ConcatLowerLower(tag, cd, ab), hn::ConcatUpperUpper(tag, cd, ab)), tag,
+             out);
+#endif
+}
 
 // `kLanes` numbers in 16 bits as fp32; `from` needs no alignment.
 HWY_INLINE VF LoadBF16(const std::uint16_t* from) {

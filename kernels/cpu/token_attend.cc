@@ -1,76 +1,70 @@
 #include "kernels/cpu/token_attend.h"
 
 #include <algorithm>
-#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
 
-#include "kernels/cpu/int8_step.h"
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/cpu/token_attend.cc"
+#include "hwy/foreach_target.h"  // IWYU pragma: keep
+#include "hwy/highway.h"
+#include "kernels/cpu/dense_tokens-inl.h"
+#include "kernels/cpu/softmax_rows-inl.h"
 
-namespace oscarkv::cpu {
-namespace {
+HWY_BEFORE_NAMESPACE();
+namespace oscarkv::cpu::HWY_NAMESPACE {
 
-constexpr int kRunTokens = 16;  // converted to fp32 at a time
-
-}  // namespace
-
-void DenseLogits(const LayerSpec& spec, const QueryTile& queries, const std::byte* keys, int tokens,
-                 float* logits) {
-  const int dim = spec.key_dim;
-  alignas(64) float run[kRunTokens * kMaxHeadDim];
-  for (int begin = 0; begin < tokens; begin += kRunTokens) {
-    const int count = std::min(kRunTokens, tokens - begin);
-    ToFloats(spec.storage, keys + static_cast<std::int64_t>(begin) * dim * 2,
-             static_cast<std::size_t>(count) * dim, run);
-    for (int row = 0; row < queries.rows(); ++row) {
-      for (int t = 0; t < count; ++t) {
-        logits[row * tokens + begin + t] = Dot(queries.plain() + row * dim, run + t * dim, dim);
-      }
-    }
+// Of at most kWindowBlockTokens tokens at a time. `next`: bytes from this run to the next.
+void AttendRunOfTokens(const LayerSpec& spec, const std::byte* keys, const std::byte* values,
+                       std::int64_t begin, int tokens, std::ptrdiff_t next,
+                       const QueryTile& queries, TileState& state) {
+  HWY_ALIGN float memory[kTileRows * kWindowBlockTokens];
+  const Rows logits{memory, kWindowBlockTokens};
+  DenseLogits(spec.storage, queries.plain(), queries.rows(), {keys, tokens, spec.key_dim, next},
+              logits);
+  const int padded = static_cast<int>(hwy::RoundUpTo(tokens, kGroup));
+  for (int row = 0; row < queries.rows(); ++row) {
+    std::fill(logits[row] + tokens, logits[row] + padded, 0.0F);
+    ApplySoftcap(spec.softcap, padded, logits[row]);
+    CountLogits(state, row, queries.Visible(row, begin, tokens), padded, logits[row]);
   }
+  AddDenseValues(spec.storage, logits, queries.rows(), {values, tokens, spec.value_dim, next},
+                 {state.out(0), spec.value_dim});
 }
 
-void AddDenseValues(const LayerSpec& spec, const std::byte* values, int tokens,
-                    const float* weights, TileState& state) {
-  const int dim = spec.value_dim;
-  alignas(64) float run[kRunTokens * kMaxHeadDim];
-  for (int begin = 0; begin < tokens; begin += kRunTokens) {
-    const int count = std::min(kRunTokens, tokens - begin);
-    ToFloats(spec.storage, values + static_cast<std::int64_t>(begin) * dim * 2,
-             static_cast<std::size_t>(count) * dim, run);
-    for (int row = 0; row < state.rows(); ++row) {
-      float* out = state.out(row);
-      for (int t = 0; t < count; ++t) {
-        const float weight = weights[row * tokens + begin + t];
-        for (int c = 0; c < dim; ++c) out[c] += weight * run[t * dim + c];
-      }
-    }
-  }
-}
-
-void ApplySoftcap(float softcap, int count, float* logits) {
-  if (!(softcap > 0)) return;
-  for (int i = 0; i < count; ++i) logits[i] = softcap * std::tanh(logits[i] / softcap);
-}
-
-void AttendTokens(const LayerMemory& layer, const std::byte* block, int capacity,
-                  std::int64_t begin, int tokens, const QueryTile& queries, TileState& state) {
+void AttendTokenBlocks(const LayerMemory& layer, std::span<const TokenBlock> blocks,
+                       const QueryTile& queries, TileState& state) {
   const LayerSpec& spec = *layer.spec;
-  const TokenBlockLayout layout(spec, capacity);
-  const std::byte* keys = block + layout.head_bytes * queries.kv_head();
-  const std::byte* values = keys + layout.value_offset;
-  alignas(64) float logits[kTileRows * kWindowBlockTokens];
-  for (int first = 0; first < tokens; first += kWindowBlockTokens) {
-    const int count = std::min(kWindowBlockTokens, tokens - first);
-    if (!queries.SeesAny(begin + first, begin + first + count)) continue;
-    DenseLogits(spec, queries, keys + static_cast<std::int64_t>(first) * spec.key_dim * 2, count,
-                logits);
-    for (int row = 0; row < queries.rows(); ++row) {
-      float* row_logits = logits + row * count;
-      ApplySoftcap(spec.softcap, count, row_logits);
-      state.CountLogits(row, queries.Visible(row, begin + first, count), count, row_logits);
+  for (std::size_t i = 0; i < blocks.size(); ++i) {
+    const TokenBlock& block = blocks[i];
+    const TokenBlockLayout layout(spec, block.capacity);
+    const std::byte* keys = block.bytes + layout.head_bytes * queries.kv_head();
+    const std::byte* values = keys + layout.value_offset;
+    const bool fetch = i + 1 < blocks.size() && block.capacity == blocks[i + 1].capacity;
+    for (int first = 0; first < block.tokens; first += kWindowBlockTokens) {
+      const int tokens = std::min(kWindowBlockTokens, block.tokens - first);
+      const std::int64_t begin = block.begin + first;
+      if (!queries.SeesAny(begin, begin + tokens)) continue;
+      AttendRunOfTokens(spec, keys + std::int64_t{2} * first * spec.key_dim,
+                        values + std::int64_t{2} * first * spec.value_dim, begin, tokens,
+                        fetch ? blocks[i + 1].bytes - block.bytes : 0, queries, state);
     }
-    AddDenseValues(spec, values + static_cast<std::int64_t>(first) * spec.value_dim * 2, count,
-                   logits, state);
   }
+}
+
+}  // namespace oscarkv::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace oscarkv::cpu {
+
+HWY_EXPORT(AttendTokenBlocks);
+
+void AttendTokens(const LayerMemory& layer, std::span<const TokenBlock> blocks,
+                  const QueryTile& queries, TileState& state) {
+  HWY_DYNAMIC_DISPATCH(AttendTokenBlocks)(layer, blocks, queries, state);
 }
 
 }  // namespace oscarkv::cpu
+#endif  // HWY_ONCE
