@@ -1,0 +1,148 @@
+// oscarkv_bench: each row is a benchmark of Google Benchmark, which chooses and runs them; what a
+// row times, and how, is in workload.h and measure.h.
+#include <benchmark/benchmark.h>
+
+#include <chrono>
+#include <ctime>
+#include <fstream>
+#include <functional>
+#include <iostream>
+#include <regex>
+#include <vector>
+
+#include "kernels/cpu/executor.h"
+#include "tests/bench/bf16_kernels.h"
+#include "tests/bench/environment.h"
+#include "tests/bench/machine.h"
+#include "tests/bench/measure.h"
+#include "tests/bench/options.h"
+#include "tests/bench/report.h"
+#include "tests/bench/workload.h"
+
+namespace oscarkv::bench {
+namespace {
+
+// Caches that hold a fraction of a working set hold little of what is read next.
+constexpr std::int64_t kCachesInWorkingSet = 4;
+
+// What rows add to while they run.
+struct Progress {
+  Environment& environment;
+  const Options& options;
+  std::int64_t available_bytes;
+  std::vector<Measurement> measurements;
+};
+
+void RunRow(benchmark::State& state, Progress& progress, const Row& row) {
+  for ([[maybe_unused]] auto _ : state) {
+    const std::int64_t needed = MemoryOf(progress.environment, row);
+    if (needed > progress.available_bytes) {
+      state.SkipWithError(
+          ("left out: needs " + std::to_string(needed >> 20) + " MiB of memory").c_str());
+      return;
+    }
+    const WorkloadResult made = MakeWorkload(progress.environment, row);
+    if (!made.status.ok()) return state.SkipWithError(made.status.message.c_str());
+    MeasurementResult result = Measure(row, *made.workload, progress.options.effort);
+    if (!result.status.ok()) return state.SkipWithError(result.status.message.c_str());
+    state.SetIterationTime(result.measurement.ours.seconds);
+    progress.measurements.push_back(result.measurement);
+  }
+}
+
+// Prints a row as soon as it is measured.
+class TableReporter : public benchmark::BenchmarkReporter {
+ public:
+  TableReporter(const Progress& progress, const RunInfo& info) : progress_(progress), info_(info) {}
+
+  bool failed() const { return failed_; }
+
+  bool ReportContext(const Context&) override {
+    PrintHeading(std::cout, info_);
+    return true;
+  }
+
+  void ReportRuns(const std::vector<Run>& reports) override {
+    for (const auto& report : reports) {
+      if (report.error_occurred) {
+        const bool left_out = report.error_message.rfind("left out", 0) == 0;
+        failed_ = failed_ || !left_out;
+        std::cout << report.benchmark_name() << ": " << report.error_message << std::endl;
+      } else {
+        PrintRow(std::cout, progress_.measurements.back());
+      }
+    }
+  }
+
+ private:
+  const Progress& progress_;
+  const RunInfo& info_;
+  bool failed_ = false;
+};
+
+std::string Now() {
+  const std::time_t now = std::chrono::system_clock::to_time_t(std::chrono::system_clock::now());
+  std::tm utc{};
+  gmtime_r(&now, &utc);
+  char text[32];
+  std::strftime(text, sizeof(text), "%Y-%m-%dT%H:%M:%SZ", &utc);
+  return text;
+}
+
+RunInfo InfoOf(Environment& environment, const Machine& machine, const Options& options) {
+  const BackendInfo backend = environment.backend(0).Info();
+  RunInfo info;
+  info.machine = machine;
+  info.backend = backend.name + " (" + backend.device + ")";
+  info.baseline = BestKernels().name;
+  info.date = Now();
+  info.version = OSCARKV_VERSION;
+  info.revision = options.revision;
+  info.working_set_bytes = environment.working_set();
+  return info;
+}
+
+int Main(int argc, char** argv) {
+  const Machine machine = ThisMachine();
+  Options options;
+  if (const auto status = ParseOptions(argc, argv, machine.cores, options)) return *status;
+
+  Environment environment(kCachesInWorkingSet * machine.cache_bytes);
+  // Some memory stays for the rest of the machine.
+  Progress progress{environment, options, machine.available_bytes / 10 * 9, {}};
+  for (const Row& row : options.rows) {
+    benchmark::RegisterBenchmark(row.name().c_str(), RunRow, std::ref(progress), row)
+        ->UseManualTime()
+        ->Iterations(1);
+  }
+  char* only_name[] = {argv[0], nullptr};
+  int one = 1;
+  benchmark::Initialize(&one, only_name);
+  if (options.list) {
+    const std::regex filter(options.filter);
+    for (const Row& row : options.rows) {
+      if (std::regex_search(row.name(), filter)) std::cout << row.name() << "\n";
+    }
+    return 0;
+  }
+  const RunInfo info = InfoOf(environment, machine, options);
+  TableReporter reporter(progress, info);
+  if (benchmark::RunSpecifiedBenchmarks(&reporter, options.filter) == 0) {
+    std::cerr << "error: no row's name matches " << options.filter << "\n";
+    return 2;
+  }
+  if (!options.json.empty()) {
+    std::ofstream file(options.json);
+    file << ToJson(info, progress.measurements) << std::flush;
+    if (!file) {
+      std::cerr << "error: " << options.json << " cannot be written\n";
+      return 1;
+    }
+  }
+  return reporter.failed() || progress.measurements.empty() ? 1 : 0;
+}
+
+}  // namespace
+}  // namespace oscarkv::bench
+
+int main(int argc, char** argv) { return oscarkv::bench::Main(argc, argv); }

@@ -1,0 +1,20 @@
+// What the numbers were measured on.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace oscarkv::bench {
+
+struct Machine {
+  std::string processor;
+  int cores = 0;                     // that this process may use
+  std::int64_t cache_bytes = 0;      // of all last-level caches together
+  std::int64_t memory_bytes = 0;     // of the host, or its cgroup's limit
+  std::int64_t available_bytes = 0;  // of memory, now
+  std::string huge_pages;            // transparent huge pages: "always", "madvise", "never" or ""
+};
+
+Machine ThisMachine();
+
+}  // namespace oscarkv::bench

@@ -1,0 +1,139 @@
+#include "tests/bench/options.h"
+
+#include <CLI/CLI.hpp>
+#include <iostream>
+#include <regex>
+
+namespace oscarkv::bench {
+namespace {
+
+// Parameters of rows of one's own: every combination of the values.
+struct Combination {
+  std::vector<std::string> operations;
+  std::vector<std::string> profiles{"DENSE"};
+  std::vector<std::int64_t> contexts{8192};
+  std::vector<int> batches{1};
+  std::vector<int> query_heads{32};
+  std::vector<int> kv_heads{8};
+  std::vector<int> head_dims{128};
+  std::vector<int> queries{512};
+  std::vector<int> threads;
+};
+
+template <typename T, typename Set>
+std::vector<Row> Vary(const std::vector<Row>& rows, const std::vector<T>& values, Set set) {
+  std::vector<Row> out;
+  for (const Row& row : rows) {
+    for (const T& value : values) {
+      out.push_back(row);
+      set(out.back(), value);
+    }
+  }
+  return out;
+}
+
+// REQUIRES: names are those of operations and profiles.
+std::vector<Row> RowsOf(const Combination& c) {
+  std::vector<Row> rows(1);
+  rows = Vary(rows, c.operations,
+              [](Row& row, const std::string& name) { row.operation = *OperationOf(name); });
+  rows = Vary(rows, c.profiles,
+              [](Row& row, const std::string& name) { row.profile = *ProfileOf(name); });
+  rows = Vary(rows, c.contexts, [](Row& row, std::int64_t x) { row.context = x; });
+  rows = Vary(rows, c.batches, [](Row& row, int x) { row.batch = x; });
+  rows = Vary(rows, c.query_heads, [](Row& row, int x) { row.query_heads = x; });
+  rows = Vary(rows, c.kv_heads, [](Row& row, int x) { row.kv_heads = x; });
+  rows = Vary(rows, c.head_dims, [](Row& row, int x) { row.head_dim = x; });
+  rows = Vary(rows, c.threads, [](Row& row, int x) { row.threads = x; });
+  std::vector<Row> out;
+  for (Row& row : rows) {
+    if (row.operation != Operation::kPrefill) {
+      out.push_back(row);
+      continue;
+    }
+    for (const int queries : c.queries) {
+      row.queries = queries;
+      out.push_back(row);
+    }
+  }
+  return out;
+}
+
+std::string NamedOperation(const std::string& name) {
+  return OperationOf(name) ? ""
+                           : "no operation " + name +
+                                 "; there are attend, prefill, append, seal_given, seal_auto and "
+                                 "read_tokens";
+}
+
+std::string NamedProfile(const std::string& name) {
+  return ProfileOf(name) ? "" : "no profile " + name + "; there are DENSE, PRECISE, PAPER and KIVI";
+}
+
+std::string Regex(const std::string& text) {
+  try {
+    const std::regex regex(text);
+    return "";
+  } catch (const std::regex_error&) {
+    return text + " is not a regular expression";
+  }
+}
+
+void AddCombination(CLI::App& app, Combination& c) {
+  constexpr char kGroup[] = "Rows of your own, instead of a set (lists a,b,c: every combination)";
+  const auto add = [&](const char* flag, auto& values, const char* help) {
+    return app.add_option(flag, values, help)->delimiter(',')->group(kGroup)->capture_default_str();
+  };
+  CLI::Option* const operation = add("--operation", c.operations, "what is measured");
+  operation->check(NamedOperation);
+  for (CLI::Option* option : {add("--profile", c.profiles, "of the codec")->check(NamedProfile),
+                              add("--context", c.contexts, "tokens of a session"),
+                              add("--batch", c.batches, "sessions in a call"),
+                              add("--query-heads", c.query_heads, "query heads"),
+                              add("--kv-heads", c.kv_heads, "kv heads"),
+                              add("--head-dim", c.head_dims, "width of a head"),
+                              add("--queries", c.queries, "query tokens of a session, of prefill"),
+                              add("--threads", c.threads, "threads (default: all)")}) {
+    option->needs(operation);
+  }
+}
+
+}  // namespace
+
+std::optional<int> ParseOptions(int argc, char** argv, int threads, Options& options) {
+  CLI::App app("Times the CPU backend beside BF16 attention and the reading of its bytes.");
+  std::string set = "full";
+  Combination combination;
+  combination.threads = {threads};
+  options.effort = {7, 0.2, 31};
+  app.add_option("--set", set, "rows to measure: quick, must, full or all")
+      ->check(CLI::IsMember(NamesOfSets()))
+      ->capture_default_str();
+  app.add_option("--filter", options.filter, "only rows whose name this regular expression finds")
+      ->check(Regex);
+  app.add_flag("--list", options.list, "print the names of the rows and stop");
+  app.add_option("--repetitions", options.effort.repetitions, "of each row, at least")
+      ->check(CLI::Range(1, 1000))
+      ->capture_default_str();
+  app.add_option("--json", options.json, "file to write");
+  app.add_option("--revision", options.revision, "of the source, for the JSON");
+  AddCombination(app, combination);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    const int status = app.exit(error);
+    return status == 0 ? 0 : 2;
+  }
+  if (set == "quick" || app.count("--repetitions") > 0) options.effort.least_seconds = 0;
+  if (set == "quick" && app.count("--repetitions") == 0) options.effort.repetitions = 3;
+  options.rows = combination.operations.empty() ? RowsOf(set, threads) : RowsOf(combination);
+  for (const Row& row : options.rows) {
+    const std::string why = WhyUnsupported(row);
+    if (why.empty()) continue;
+    std::cerr << "error: " << row.name() << ": " << why << "\n";
+    return 2;
+  }
+  return std::nullopt;
+}
+
+}  // namespace oscarkv::bench
