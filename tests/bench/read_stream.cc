@@ -24,7 +24,7 @@ __attribute__((target("avx512f"))) std::uint64_t SumAVX512(const std::byte* data
   for (; i + 4 * kLine <= bytes; i += 4 * kLine) {
     const std::byte* const p = data + i;
     for (int j = 0; j < 4; ++j) {
-      _mm_prefetch(reinterpret_cast<const char*>(p + kAhead + j * kLine), _MM_HINT_T0);
+      _mm_prefetch(reinterpret_cast<const char*>(p + kAhead + j * kLine), _MM_HINT_T1);
     }
     a = _mm512_add_epi64(a, _mm512_load_si512(p));
     b = _mm512_add_epi64(b, _mm512_load_si512(p + kLine));
@@ -40,7 +40,7 @@ __attribute__((target("avx512f"))) std::uint64_t SumAVX512(const std::byte* data
 std::uint64_t SumPortable(const std::byte* data, std::int64_t bytes) {
   std::uint64_t sums[kLine / 8] = {};
   for (std::int64_t i = 0; i < bytes; i += kLine) {
-    __builtin_prefetch(data + i + kAhead);
+    __builtin_prefetch(data + i + kAhead, 0, 2);
     std::uint64_t line[kLine / 8];
     std::memcpy(line, data + i, kLine);
     for (int j = 0; j < kLine / 8; ++j) sums[j] += line[j];
