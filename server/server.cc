@@ -135,8 +135,8 @@ absl::Status Server::Impl::Start(const Config& config) {
                              .backend = backend_info_,
                              .default_profile = config.profile,
                              .max_message_bytes = config.max_message_bytes};
-  // Two at least: one that waits for a session must not keep all others waiting.
-  const ServiceOptions options = {.threads = std::clamp(backend_info_.threads, 2, 16),
+  // Besides two that run batches: more than one write replies, and run what is no batch.
+  const ServiceOptions options = {.threads = 2 + std::clamp(backend_info_.threads, 2, 14),
                                   .max_concurrent_requests = config.max_concurrent_requests};
   service_ = std::make_unique<KvCacheService>(store_.get(), facts, options);
   return Listen(config);

@@ -53,6 +53,7 @@ absl::Status CheckAgainstSession(const SessionStore& store, int layer, BatchItem
   }
   value_dim = (*spec)->value_dim;
   item.config = *std::move(config);
+  item.crc = CrcOf(item);
   return absl::OkStatus();
 }
 

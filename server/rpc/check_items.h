@@ -18,8 +18,8 @@ absl::Status CheckRows(const LayerSpec& spec, const BatchItem& item);
 
 // Sets the status of each item that cannot be applied, with the session's generation and the
 // layer's length, and the config of each that can: the store refuses it if another session has
-// taken the id since. Returns the width of the values of those that can, which is the same for all
-// of them; 0 if there are none.
+// taken the id since; and its checksum. Returns the width of the values of those that can, which is
+// the same for all of them; 0 if there are none.
 int CheckItems(const SessionStore& store, DecodedBatch& batch);
 
 }  // namespace oscarkv

@@ -46,8 +46,9 @@ absl::Status CheckItem(const std::string& field, const v1::Item& item, const Ite
   return s;
 }
 
-BatchItem DecodeItem(const v1::Item& item) {
+BatchItem DecodeItem(int layer, const v1::Item& item) {
   BatchItem decoded;
+  decoded.layer = layer;
   decoded.session = item.session();
   decoded.generation = item.generation();
   decoded.num_tokens = item.num_tokens();
@@ -88,7 +89,7 @@ absl::StatusOr<DecodedBatch> DecodeBatch(const Request& request, const ItemRules
   for (int i = 0; i < request.items_size(); ++i) {
     const v1::Item& item = request.items(i);
     if (s = CheckItem(Indexed("items", i), item, rules); !s.ok()) return s;
-    batch.items.push_back(DecodeItem(item));
+    batch.items.push_back(DecodeItem(request.layer(), item));
     num_tokens += item.num_tokens();
     batch.num_queries += item.num_query_tokens();
   }
@@ -131,8 +132,10 @@ absl::Status DecodeOptions(const v1::AttendRequest& request, DecodedBatch& batch
     return InvalidField("sink_logits", absl::StrCat(static_cast<int>(request.sink_logits())),
                         "SINK_LOGITS_COUNT or SINK_LOGITS_OMIT");
   }
-  batch.options.causal = request.mask() != v1::MASK_NONE;
-  batch.options.count_sink_logits = request.sink_logits() != v1::SINK_LOGITS_OMIT;
+  const AttendOptions options = {
+      .causal = request.mask() != v1::MASK_NONE,
+      .count_sink_logits = request.sink_logits() != v1::SINK_LOGITS_OMIT};
+  for (BatchItem& item : batch.items) item.options = options;
   batch.output_dtype = batch.queries.dtype;
   if (request.output_dtype() == v1::DATA_TYPE_UNSPECIFIED) return absl::OkStatus();
   const absl::StatusOr<DType> dtype = DecodeDType("output_dtype", request.output_dtype());

@@ -18,7 +18,6 @@ struct DecodedBatch {
   std::int64_t num_queries = 0;       // over all items
   Rows values;                        // of all items
   Rows queries;                       // of all items
-  AttendOptions options;              // Attend only
   DType output_dtype = DType::kBF16;  // Attend only
 };
 

@@ -23,20 +23,14 @@ void StreamRegistry::Drain() {
   }
 }
 
-ExchangeStream* ExchangeStream::Start(StreamRegistry& registry, WorkQueue& queue,
-                                      const char* method,
-                                      const grpc::CallbackServerContext* context, Answer answer) {
-  std::shared_ptr<ExchangeStream> stream(
-      new ExchangeStream(queue, method, context, std::move(answer)));
-  stream->self_ = stream;
+ExchangeStream* ExchangeStream::Start(StreamRegistry& registry,
+                                      std::shared_ptr<ExchangeStream> stream) {
+  ExchangeStream* const started = stream.get();
   registry.Add(stream);
-  stream->ReadNext();
-  return stream.get();
+  started->self_ = std::move(stream);
+  started->ReadNext();
+  return started;
 }
-
-ExchangeStream::ExchangeStream(WorkQueue& queue, const char* method,
-                               const grpc::CallbackServerContext* context, Answer answer)
-    : queue_(queue), method_(method), context_(context), answer_(std::move(answer)) {}
 
 void ExchangeStream::ReadNext() {
   const std::shared_ptr<ExchangeStream> alive = self_;
@@ -75,17 +69,16 @@ void ExchangeStream::OnReadDone(bool ok) {
   }
   if (!ok) return FinishWith(absl::OkStatus());  // the client has sent its last request
   scope_.emplace(queue_, method_, context_);
-  if (scope_->admitted().ok()) return queue_.Run([this] { Work(); });
-  if (absl::IsUnavailable(scope_->admitted())) {
-    const absl::Status draining = scope_->admitted();
+  if (absl::IsUnavailable(scope_->status())) {
+    const absl::Status draining = scope_->status();
     scope_.reset();
     return FinishWith(draining);
   }
-  Work();
+  Answer(*scope_, request_);
 }
 
-void ExchangeStream::Work() {
-  reply_ = answer_(*scope_, request_);
+void ExchangeStream::Send(grpc::ByteBuffer reply) {
+  reply_.Swap(&reply);
   scope_->EndWork();
   StartWrite(&reply_);
 }

@@ -1,7 +1,7 @@
 // A bidirectional stream with one reply for each request, in order: read, work, write, read again.
 // One message of a stream is in flight at a time, so a client that does not read is not read from.
 //
-// Thread-safety: gRPC calls the reactions, the queue's threads do the work, Drain comes from
+// Thread-safety: gRPC calls the reactions, the queue's threads or gRPC's answer, Drain comes from
 // anywhere.
 // Invariants:
 //   1. Finish is called once, by whoever sets state_ to kFinished.
@@ -13,7 +13,6 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -43,32 +42,35 @@ class StreamRegistry {
 
 class ExchangeStream : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer> {
  public:
-  // Answers one request. Not admitted: tells so in the reply.
-  using Answer = std::function<grpc::ByteBuffer(RpcScope& scope, grpc::ByteBuffer& request)>;
-
-  static ExchangeStream* Start(StreamRegistry& registry, WorkQueue& queue, const char* method,
-                               const grpc::CallbackServerContext* context, Answer answer);
+  // Hands `stream` over to gRPC, to be returned from the service's method.
+  static ExchangeStream* Start(StreamRegistry& registry, std::shared_ptr<ExchangeStream> stream);
 
   void Drain();
 
+ protected:
+  ExchangeStream(WorkQueue& queue, const char* method, const grpc::CallbackServerContext* context)
+      : queue_(queue), method_(method), context_(context) {}
+
+  // Answers `request`, sooner or later, by Send. scope.status() may be that there is no place for
+  // it, which is told in the reply. The scope lasts until Send.
+  virtual void Answer(RpcScope& scope, grpc::ByteBuffer& request) = 0;
+  void Send(grpc::ByteBuffer reply);
+
+  WorkQueue& queue() { return queue_; }
+
  private:
   enum class State : std::uint8_t { kStarting, kReading, kAnswering, kFinished };
-
-  ExchangeStream(WorkQueue& queue, const char* method, const grpc::CallbackServerContext* context,
-                 Answer answer);
 
   void OnReadDone(bool ok) override;
   void OnWriteDone(bool ok) override;
   void OnDone() override;
 
   void ReadNext();
-  void Work();
   void FinishWith(const absl::Status& status);
 
   WorkQueue& queue_;
   const char* method_;
   const grpc::CallbackServerContext* context_;
-  const Answer answer_;
   std::shared_ptr<ExchangeStream> self_;
   grpc::ByteBuffer request_;
   grpc::ByteBuffer reply_;

@@ -43,7 +43,7 @@ class Handlers {
   absl::Status Append(const v1::AppendRequest& request, v1::AppendResponse& response);
   absl::Status Attend(const v1::AttendRequest& request, v1::AttendResponse& response);
 
-  SessionStore& store() { return *store_; }
+  SessionStore& store() const { return *store_; }
   const ServerFacts& facts() const { return facts_; }
 
  private:

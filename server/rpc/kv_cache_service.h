@@ -1,5 +1,6 @@
-// oscarkv.v1.KvCacheService on gRPC's callback API. Requests arrive as bytes and are parsed, run
-// and serialized on the queue's threads; gRPC's threads only hand them over.
+// oscarkv.v1.KvCacheService on gRPC's callback API. Requests arrive as bytes and are parsed and
+// checked on gRPC's threads, which never wait for a session; the queue's threads run them and
+// serialize the replies (work_queue.h).
 #pragma once
 
 #include "absl/time/time.h"
@@ -38,9 +39,9 @@ class KvCacheService final
     : public internal::RawSessionMethods<internal::RawTokenMethods<v1::KvCacheService::Service>> {
  public:
   // REQUIRES: store outlives this.
-  KvCacheService(SessionStore* store, ServerFacts facts, const ServiceOptions& options)
-      : handlers_(store, std::move(facts)),
-        queue_(options.threads, options.max_concurrent_requests) {}
+  KvCacheService(SessionStore* store, ServerFacts facts, const ServiceOptions& options);
+
+  QueueStats Stats() const { return queue_.Stats(); }
 
   // Refuses new requests, and waits for those under way. False if `deadline` came first.
   bool Drain(absl::Time deadline);

@@ -2,23 +2,38 @@
 
 #include <utility>
 
+#include "server/rpc/calls.h"
 #include "server/rpc/grpc_status.h"
 #include "server/rpc/wire.h"
 
 namespace oscarkv {
+namespace {
+
+// Of a run of tokens: about its KiB.
+constexpr std::int64_t kStepCost = 4096;
+
+}  // namespace
 
 ReadTokensStream::ReadTokensStream(Handlers& handlers, WorkQueue& queue,
                                    const grpc::CallbackServerContext* context,
                                    grpc::ByteBuffer& request)
-    : handlers_(handlers), scope_(queue, "ReadTokens", context), request_(request) {
-  if (scope_.admitted().ok()) {
-    queue.Run([this] { Step(); });
+    : handlers_(handlers), scope_(queue, "ReadTokens", context) {
+  if (scope_.status().ok()) scope_.Guard([&] { return Prepare(request); }).IgnoreError();
+  if (scope_.status().ok()) {
+    queue.Submit(this);
   } else {
-    End(scope_.admitted());
+    End(scope_.status());
   }
 }
 
-void ReadTokensStream::Step() {
+absl::Status ReadTokensStream::Prepare(grpc::ByteBuffer& bytes) {
+  if (absl::Status s = ParseMessage(bytes, request_); !s.ok()) return s;
+  tenant_ = TenantOf(handlers_, request_);
+  set_facts({.tenant = tenant_, .cost = kStepCost});
+  return absl::OkStatus();
+}
+
+void ReadTokensStream::Run() {
   const absl::Status status = scope_.Run([this] { return NextRun(); });
   if (!status.ok() || !run_.Valid()) return End(status);
   scope_.EndWork();  // a client that reads slowly keeps no one else waiting
@@ -28,10 +43,8 @@ void ReadTokensStream::Step() {
 // Leaves run_ empty at the end.
 absl::Status ReadTokensStream::NextRun() {
   if (!reader_.has_value()) {
-    v1::ReadTokensRequest request;
-    if (absl::Status s = ParseMessage(request_, request); !s.ok()) return s;
     absl::StatusOr<TokenReader> reader =
-        TokenReader::Open(handlers_.store(), request, handlers_.facts().max_message_bytes);
+        TokenReader::Open(handlers_.store(), request_, handlers_.facts().max_message_bytes);
     if (!reader.ok()) return reader.status();
     reader_ = *std::move(reader);
   }
@@ -44,7 +57,7 @@ absl::Status ReadTokensStream::NextRun() {
 void ReadTokensStream::OnWriteDone(bool ok) {
   run_.Clear();
   if (!ok) return End(absl::CancelledError("the client is gone"));
-  scope_.Resume([this] { Step(); });
+  scope_.Resume(this);
 }
 
 void ReadTokensStream::End(const absl::Status& status) {

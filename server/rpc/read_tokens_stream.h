@@ -4,6 +4,7 @@
 #pragma once
 
 #include <optional>
+#include <string>
 
 #include "grpcpp/server_context.h"
 #include "grpcpp/support/byte_buffer.h"
@@ -11,12 +12,13 @@
 #include "server/rpc/handlers.h"
 #include "server/rpc/rpc_scope.h"
 #include "server/rpc/token_reader.h"
+#include "server/rpc/work.h"
 
 namespace oscarkv {
 
-class ReadTokensStream : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
+class ReadTokensStream : public grpc::ServerWriteReactor<grpc::ByteBuffer>, private Work {
  public:
-  // Deletes itself when the stream is done. REQUIRES: handlers, queue and request outlive it.
+  // Deletes itself when the stream is done. REQUIRES: handlers and queue outlive it.
   ReadTokensStream(Handlers& handlers, WorkQueue& queue, const grpc::CallbackServerContext* context,
                    grpc::ByteBuffer& request);
 
@@ -24,13 +26,15 @@ class ReadTokensStream : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
   void OnWriteDone(bool ok) override;
   void OnDone() override { delete this; }
 
-  void Step();
+  absl::Status Prepare(grpc::ByteBuffer& bytes);
+  void Run() override;  // one step
   absl::Status NextRun();
   void End(const absl::Status& status);
 
   Handlers& handlers_;
   RpcScope scope_;  // holds a place in the queue while a run is decoded
-  grpc::ByteBuffer& request_;
+  v1::ReadTokensRequest request_;
+  std::string tenant_;
   std::optional<TokenReader> reader_;
   grpc::ByteBuffer run_;
 };

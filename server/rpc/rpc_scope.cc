@@ -85,12 +85,21 @@ absl::Status RpcScope::CheckClientWaits() const {
   return absl::OkStatus();
 }
 
-absl::Status RpcScope::Run(absl::FunctionRef<absl::Status()> work) {
+absl::Status RpcScope::Take() {
   began_ = std::min(began_, absl::Now());
   status_ = CheckClientWaits();
-  if (status_.ok()) status_ = Guarded(work);
+  return status_;
+}
+
+absl::Status RpcScope::Guard(absl::FunctionRef<absl::Status()> step) {
+  status_ = Guarded(step);
   ended_ = absl::Now();
   return status_;
+}
+
+absl::Status RpcScope::Run(absl::FunctionRef<absl::Status()> work) {
+  if (!Take().ok()) return status_;
+  return Guard(work);
 }
 
 void RpcScope::set_request_id(std::string_view id) { request_id_ = SafeText(id); }

@@ -6,10 +6,8 @@
 // Thread-safety: none; its users hand it from thread to thread.
 #pragma once
 
-#include <functional>
 #include <string>
 #include <string_view>
-#include <utility>
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
@@ -21,24 +19,28 @@ namespace oscarkv {
 
 class RpcScope {
  public:
-  // Takes a place in the queue; see admitted(). REQUIRES: `context` outlives the scope.
+  // Takes a place in the queue; see status(). REQUIRES: `context` outlives the scope.
   RpcScope(WorkQueue& queue, const char* method, const grpc::CallbackServerContext* context);
   // Writes the line.
   ~RpcScope();
   RpcScope(const RpcScope&) = delete;
   RpcScope& operator=(const RpcScope&) = delete;
 
-  // Not OK: the request is refused, and its work must not run.
-  const absl::Status& admitted() const { return status_; }
+  // Of the last step; before the first one, whether there was a place: if not, the request is
+  // refused, and none of its work must run. The last status is what the line tells.
+  const absl::Status& status() const { return status_; }
 
-  // Runs `work` unless the client has given up; an exception becomes a status. The last status is
-  // what the line tells.
+  // The request is taken from the queue: not OK if its client has given up.
+  absl::Status Take();
+  // Runs a step; an exception becomes a status.
+  absl::Status Guard(absl::FunctionRef<absl::Status()> step);
+  // Take, and then Guard, where the client still waits.
   absl::Status Run(absl::FunctionRef<absl::Status()> work);
 
   // Leaves the place in the queue to another. To be called before the reply is sent.
   void EndWork() { ticket_.EndWork(); }
   // Runs more work of the request once there is a place for it. REQUIRES: EndWork was called.
-  void Resume(std::function<void()> work) { ticket_.Resume(std::move(work)); }
+  void Resume(Work* work) { ticket_.Resume(work); }
 
   void set_request_id(std::string_view id);
 

@@ -1,7 +1,7 @@
 #include "server/rpc/tensors.h"
 
 #include <algorithm>
-#include <cmath>
+#include <cstdint>
 #include <cstring>
 #include <string>
 
@@ -22,9 +22,6 @@ std::string ShapeText(const v1::Tensor& tensor) {
                       absl::StrJoin(tensor.shape().begin(), tensor.shape().begin() + shown, ", "),
                       tensor.shape_size() > shown ? ", ...]" : "]");
 }
-
-// Clamping before rounding: what is beyond the largest finite value may still round to it.
-float Saturated(float x, float limit) { return std::isnan(x) ? x : std::clamp(x, -limit, limit); }
 
 }  // namespace
 
@@ -95,22 +92,32 @@ Rows RowsFrom(const Rows& rows, std::int64_t begin) {
   return rest;
 }
 
-void EncodeFloats(std::span<const float> values, std::initializer_list<std::int64_t> shape,
-                  DType dtype, v1::Tensor& tensor) {
+void ShapeTensor(std::initializer_list<std::int64_t> shape, DType dtype, v1::Tensor& tensor) {
   tensor.set_dtype(EncodeDType(dtype));
   tensor.mutable_shape()->Assign(shape.begin(), shape.end());
-  std::string& raw = *tensor.mutable_raw();
-  raw.resize(values.size() * SizeOf(dtype));
+  std::size_t elements = 1;
+  for (const std::int64_t size : shape) elements *= static_cast<std::size_t>(size);
+  tensor.mutable_raw()->resize(elements * SizeOf(dtype));
+}
+
+void RoundFloats(std::span<const float> values, DType dtype, v1::Tensor& tensor) {
   if (dtype == DType::kFP32) {
-    if (!values.empty()) std::memcpy(raw.data(), values.data(), raw.size());
+    if (!values.empty())
+      std::memcpy(tensor.mutable_raw()->data(), values.data(), values.size_bytes());
     return;
   }
+  constexpr std::size_t kBlock = 256;
   const float limit = LargestFinite(dtype);
-  char* out = raw.data();
-  for (const float value : values) {
-    const std::uint16_t bits = ToBits16(dtype, Saturated(value, limit));
-    std::memcpy(out, &bits, sizeof bits);
-    out += sizeof bits;
+  auto* out = reinterpret_cast<std::uint16_t*>(tensor.mutable_raw()->data());
+  for (std::size_t begin = 0; begin < values.size(); begin += kBlock) {
+    const std::size_t count = std::min(kBlock, values.size() - begin);
+    // Clamped before they are rounded: what is beyond the largest finite value may still round to
+    // it. NaN stays.
+    float clamped[kBlock];
+    for (std::size_t i = 0; i < count; ++i) {
+      clamped[i] = std::clamp(values[begin + i], -limit, limit);
+    }
+    ToStorage(DType::kFP32, clamped, count, dtype, out + begin);
   }
 }
 

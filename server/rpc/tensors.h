@@ -2,6 +2,8 @@
 #pragma once
 
 #include <cstdint>
+#include <initializer_list>
+#include <span>
 #include <string_view>
 
 #include "absl/status/statusor.h"
@@ -24,9 +26,11 @@ absl::StatusOr<Rows> DecodeRows(std::string_view field, const v1::Tensor* tensor
 Rows RowsFrom(const Rows& rows, std::int64_t begin);
 std::int64_t ElementsPerRow(const Rows& rows);
 
-// Fills `tensor` with `values`, rounded to `dtype`; what is beyond its largest finite value becomes
-// that value, infinities of log-sum-exps stay. REQUIRES: values.size() is the product of the shape.
-void EncodeFloats(std::span<const float> values, std::initializer_list<std::int64_t> shape,
-                  DType dtype, v1::Tensor& tensor);
+// Gives `tensor`, which is empty, a shape, a dtype and zeros.
+void ShapeTensor(std::initializer_list<std::int64_t> shape, DType dtype, v1::Tensor& tensor);
+
+// The elements of `tensor` become `values`, rounded to `dtype`; what is beyond its largest finite
+// value becomes that value. REQUIRES: the tensor was shaped for so many elements of `dtype`.
+void RoundFloats(std::span<const float> values, DType dtype, v1::Tensor& tensor);
 
 }  // namespace oscarkv

@@ -1,5 +1,5 @@
 // Messages from and to bytes. The service takes bytes, not messages, from gRPC: so a request that
-// cannot be parsed gets an error like any other, and parsing runs off gRPC's threads.
+// cannot be parsed gets an error like any other, and none is parsed before it has a place.
 #pragma once
 
 #include <cstdint>

@@ -13,6 +13,14 @@ namespace {
 // Longer than most requests take, short beside a client's patience.
 constexpr absl::Duration kRetryAfter = absl::Milliseconds(100);
 
+// Enough that checks, locks and small writes of one overlap with the attention of the other.
+constexpr int kBatchesAtOnce = 2;
+constexpr int kLongBatchesAtOnce = 1;
+
+std::int64_t Microseconds(std::chrono::steady_clock::duration duration) {
+  return std::chrono::duration_cast<std::chrono::microseconds>(duration).count();
+}
+
 }  // namespace
 
 absl::Status DrainingError() {
@@ -20,7 +28,8 @@ absl::Status DrainingError() {
                    {.reason = "DRAINING"});
 }
 
-WorkQueue::WorkQueue(int threads, int max_requests) : max_requests_(max_requests) {
+WorkQueue::WorkQueue(int threads, int max_requests, RunTogether run_together, BatchLimits limits)
+    : max_requests_(max_requests), run_together_(std::move(run_together)), limits_(limits) {
   threads_.reserve(static_cast<std::size_t>(threads));
   for (int i = 0; i < threads; ++i) threads_.emplace_back([this] { Loop(); });
 }
@@ -49,12 +58,9 @@ absl::StatusOr<WorkQueue::Ticket> WorkQueue::Admit() {
   return Ticket(this);
 }
 
-void WorkQueue::Run(std::function<void()> work) {
-  {
-    MutexLock lock(&mutex_);
-    work_.push_back(std::move(work));
-  }
-  work_arrived_.Signal();
+void WorkQueue::Submit(Work* work) {
+  MutexLock lock(&mutex_);
+  Push(work);
 }
 
 void WorkQueue::Refuse() {
@@ -77,22 +83,27 @@ bool WorkQueue::WaitUntilIdle(absl::Time deadline) {
   return true;
 }
 
+QueueStats WorkQueue::Stats() const {
+  MutexLock lock(&mutex_);
+  QueueStats stats = stats_;
+  stats.waiting = static_cast<std::int64_t>(waiting_.size());
+  stats.tenants = static_cast<std::int64_t>(waiting_.tenants());
+  return stats;
+}
+
 void WorkQueue::EndWork() {
   MutexLock lock(&mutex_);
   FreePlace();
 }
 
-void WorkQueue::Resume(std::function<void()> work) {
-  {
-    MutexLock lock(&mutex_);
-    if (working_ >= max_requests_) {
-      resumed_.push_back(std::move(work));
-      return;
-    }
-    ++working_;
-    work_.push_back(std::move(work));
+void WorkQueue::Resume(Work* work) {
+  MutexLock lock(&mutex_);
+  if (working_ >= max_requests_) {
+    resumed_.push_back(work);
+    return;
   }
-  work_arrived_.Signal();
+  ++working_;
+  Push(work);
 }
 
 void WorkQueue::FreePlace() {
@@ -100,9 +111,8 @@ void WorkQueue::FreePlace() {
     --working_;
     return;
   }
-  work_.push_back(std::move(resumed_.front()));  // the place changes hands
+  Push(resumed_.front());  // the place changes hands
   resumed_.pop_front();
-  work_arrived_.Signal();
 }
 
 void WorkQueue::GiveBack(bool working) {
@@ -111,18 +121,142 @@ void WorkQueue::GiveBack(bool working) {
   if (--tickets_ == 0) idle_.SignalAll();
 }
 
+void WorkQueue::Push(Work* work) {
+  work->queued_ = Clock::now();
+  waiting_.Push(work);
+  if (sleeping_ > 0) work_arrived_.Signal();
+}
+
 void WorkQueue::Loop() {
-  while (true) {
-    std::function<void()> work;
-    {
-      MutexLock lock(&mutex_);
-      while (work_.empty() && !stopping_) work_arrived_.Wait(&mutex_);
-      if (work_.empty()) return;
-      work = std::move(work_.front());
-      work_.pop_front();
+  for (Taken taken = TakeNext(); !taken.works.empty(); taken = TakeNext()) {
+    Work* const first = taken.works.front();
+    if (taken.run_before) {
+      first->Run();
+    } else if (first->facts().kind == WorkKind::kOther) {
+      const Clock::time_point begin = Clock::now();
+      first->Run();
+      NoteRunTime(WorkKind::kOther, Clock::now() - begin);
+    } else {
+      RunBatch(taken.works);
     }
-    work();
   }
+}
+
+WorkQueue::Taken WorkQueue::TakeNext() {
+  MutexLock lock(&mutex_);
+  while (true) {
+    if (!replies_.empty()) {
+      Work* const reply = replies_.front();
+      replies_.pop_front();
+      return {.works = {reply}, .run_before = true};
+    }
+    if (Batch batch = Gather(); !batch.empty()) {
+      NoteTaken(batch);
+      // What woke this thread may be good for another one too.
+      if (sleeping_ > 0 && !waiting_.empty() && batches_ < kBatchesAtOnce) work_arrived_.Signal();
+      return {.works = std::move(batch)};
+    }
+    if (stopping_ && waiting_.empty()) {
+      work_arrived_.SignalAll();  // others may have slept through the end
+      return {};
+    }
+    ++sleeping_;
+    work_arrived_.Wait(&mutex_);
+    --sleeping_;
+  }
+}
+
+WorkQueue::Batch WorkQueue::Gather() {
+  Batch batch;
+  std::int64_t cost = 0;
+  std::int64_t items = 0;
+  // Sessions of the batch; and those of works that cannot go along, which later ones of the same
+  // sessions must not overtake.
+  absl::flat_hash_set<std::uint64_t> sessions;
+  const auto has = [&](const WorkFacts& facts) {
+    return std::any_of(facts.layers.begin(), facts.layers.end(),
+                       [&](const LayerKey& key) { return sessions.contains(key.session); });
+  };
+  const auto fits = [&](const WorkFacts& facts) {
+    if (batch.empty()) return true;
+    return facts.kind == batch.front()->facts().kind && cost + facts.cost <= limits_.cost &&
+           items + facts.items <= limits_.items;
+  };
+  waiting_.Offer([&](Work& work) {
+    const WorkFacts& facts = work.facts();
+    if (!batch.empty() && (batch.front()->facts().kind == WorkKind::kOther ||
+                           cost >= limits_.cost || items >= limits_.items)) {
+      return FairQueue::Verdict::kStop;
+    }
+    const bool taken = MayBegin(facts) && fits(facts) && !has(facts);
+    for (const LayerKey& key : facts.layers) sessions.insert(key.session);
+    if (!taken) return FairQueue::Verdict::kSkip;
+    batch.push_back(&work);
+    cost += facts.cost;
+    items += facts.items;
+    return FairQueue::Verdict::kTake;
+  });
+  return batch;
+}
+
+bool WorkQueue::IsLong(const WorkFacts& facts) const {
+  return facts.cost > limits_.cost || facts.items > limits_.items;
+}
+
+bool WorkQueue::MayBegin(const WorkFacts& facts) const {
+  if (facts.kind == WorkKind::kOther) return true;
+  if (batches_ >= kBatchesAtOnce) return false;
+  if (IsLong(facts) && long_batches_ >= kLongBatchesAtOnce) return false;
+  return std::none_of(facts.layers.begin(), facts.layers.end(),
+                      [this](const LayerKey& key) { return busy_.contains(key.layer); });
+}
+
+void WorkQueue::NoteTaken(const Batch& batch) {
+  const WorkKind kind = batch.front()->facts().kind;
+  KindStats& stats = stats_.kinds[static_cast<std::size_t>(kind)];
+  const Clock::time_point now = Clock::now();
+  std::int64_t items = 0;
+  for (const Work* work : batch) {
+    stats.queue_microseconds.Add(Microseconds(now - work->queued_));
+    items += work->facts().items;
+  }
+  stats.batch_works.Add(static_cast<std::int64_t>(batch.size()));
+  stats.batch_items.Add(items);
+  if (kind == WorkKind::kOther) return;
+  ++batches_;
+  if (IsLong(batch.front()->facts())) ++long_batches_;
+  for (const Work* work : batch) {
+    for (const LayerKey& key : work->facts().layers) busy_.insert(key.layer);
+  }
+}
+
+void WorkQueue::RunBatch(const Batch& batch) {
+  Work* const first = batch.front();
+  const Clock::time_point begin = Clock::now();
+  run_together_(batch);
+  EndBatch(batch, Clock::now() - begin);
+  first->Run();
+}
+
+void WorkQueue::EndBatch(const Batch& batch, Clock::duration run_time) {
+  NoteRunTime(batch.front()->facts().kind, run_time);
+  MutexLock lock(&mutex_);
+  --batches_;
+  if (IsLong(batch.front()->facts())) --long_batches_;
+  for (const Work* work : batch) {
+    for (const LayerKey& key : work->facts().layers) busy_.erase(key.layer);
+  }
+  replies_.insert(replies_.end(), batch.begin() + 1, batch.end());
+  // For the replies, and one for the next batch: this thread has a reply to write first.
+  const auto useful = static_cast<std::int64_t>(batch.size() - 1) + (waiting_.empty() ? 0 : 1);
+  for (std::int64_t i = 0; i < std::min<std::int64_t>(useful, sleeping_); ++i) {
+    work_arrived_.Signal();
+  }
+}
+
+void WorkQueue::NoteRunTime(WorkKind kind, Clock::duration run_time) {
+  MutexLock lock(&mutex_);
+  stats_.kinds[static_cast<std::size_t>(kind)].run_microseconds.Add(Microseconds(run_time));
 }
 
 }  // namespace oscarkv

@@ -192,8 +192,8 @@ TEST(DecodeBatchTest, RowsGoToItemsInOrder) {
   EXPECT_EQ(item.queries.heads, 4);
   EXPECT_EQ(batch->num_queries, 3);
   EXPECT_EQ(batch->output_dtype, DType::kBF16);
-  EXPECT_TRUE(batch->options.causal);
-  EXPECT_TRUE(batch->options.count_sink_logits);
+  EXPECT_TRUE(batch->items[0].options.causal);
+  EXPECT_TRUE(batch->items[0].options.count_sink_logits);
 }
 
 TEST(DecodeBatchTest, AttendNeedsNoTokens) {
@@ -205,8 +205,8 @@ TEST(DecodeBatchTest, AttendNeedsNoTokens) {
   request.set_output_dtype(v1::DATA_TYPE_FP32);
   const absl::StatusOr<DecodedBatch> batch = DecodeAttend(request);
   ASSERT_TRUE(batch.ok()) << batch.status();
-  EXPECT_FALSE(batch->options.causal);
-  EXPECT_FALSE(batch->options.count_sink_logits);
+  EXPECT_FALSE(batch->items[0].options.causal);
+  EXPECT_FALSE(batch->items[0].options.count_sink_logits);
   EXPECT_EQ(batch->output_dtype, DType::kFP32);
 }
 

@@ -234,7 +234,8 @@ TEST_F(HandlersTest, AnItemIsTiedToTheSessionThatItWasCheckedBy) {
   BatchItem& item = batch->items[0];
   item.outputs = outputs.data();
   item.log_sum_exps = log_sum_exps.data();
-  store_->Attend(0, batch->items, batch->options);
+  BatchItem* const items[] = {&batch->items[0]};
+  store_->Attend(items);
   EXPECT_EQ(ReasonOf(item.status), "GENERATION_MISMATCH");
   EXPECT_EQ(outputs, std::vector<float>(4 * 64, untouched));
   EXPECT_EQ(log_sum_exps, std::vector<float>(4, untouched));

@@ -72,7 +72,8 @@ void AddRows(const TestModel& model, TensorKind kind, int layer, std::int64_t be
     values[i] = Element(stream << 16, static_cast<std::uint64_t>(begin * row) + i);
   }
   v1::Tensor rows;
-  EncodeFloats(values, {tokens, heads, model.dim}, dtype, rows);
+  ShapeTensor({tokens, heads, model.dim}, dtype, rows);
+  RoundFloats(values, dtype, rows);
   tensor.mutable_raw()->append(rows.raw());
 }
 

@@ -1,10 +1,15 @@
 #include "server/rpc/work_queue.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <deque>
+#include <functional>
 #include <future>
 #include <memory>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "server/base/error.h"
@@ -13,19 +18,44 @@
 namespace oscarkv {
 namespace {
 
+using ::testing::ElementsAre;
 using testing::ReasonOf;
+using ::testing::UnorderedElementsAre;
+
+class TestWork : public Work {
+ public:
+  explicit TestWork(std::function<void()> run) : run_(std::move(run)) {}
+  TestWork(std::string name, WorkFacts facts) : name_(std::move(name)) {
+    set_facts(std::move(facts));
+  }
+  const std::string& name() const { return name_; }
+  bool ran() const { return ran_; }
+
+ private:
+  void Run() override {
+    if (run_) run_();
+    ran_ = true;
+  }
+
+  std::string name_;
+  std::function<void()> run_;
+  std::atomic<bool> ran_ = false;
+};
+
+void NothingTogether(std::span<Work* const> /*works*/) { ADD_FAILURE(); }
 
 TEST(WorkQueueTest, RunsAllWork) {
   std::atomic<int> done = 0;
+  std::deque<TestWork> works;
   {
-    WorkQueue queue(3, 100);
-    for (int i = 0; i < 1000; ++i) queue.Run([&] { ++done; });
+    WorkQueue queue(3, 100, NothingTogether);
+    for (int i = 0; i < 1000; ++i) queue.Submit(&works.emplace_back([&] { ++done; }));
   }
   EXPECT_EQ(done, 1000);
 }
 
 TEST(WorkQueueTest, AdmitsNoMoreThanItsLimit) {
-  WorkQueue queue(1, 2);
+  WorkQueue queue(1, 2, NothingTogether);
   absl::StatusOr<WorkQueue::Ticket> first = queue.Admit();
   const absl::StatusOr<WorkQueue::Ticket> second = queue.Admit();
   ASSERT_TRUE(first.ok() && second.ok());
@@ -38,7 +68,7 @@ TEST(WorkQueueTest, AdmitsNoMoreThanItsLimit) {
 }
 
 TEST(WorkQueueTest, WorkThatHasEndedLeavesItsPlaceButIsWaitedFor) {
-  WorkQueue queue(1, 1);
+  WorkQueue queue(1, 1, NothingTogether);
   {
     WorkQueue::Ticket first = queue.Admit().value();
     first.EndWork();
@@ -49,17 +79,18 @@ TEST(WorkQueueTest, WorkThatHasEndedLeavesItsPlaceButIsWaitedFor) {
 }
 
 TEST(WorkQueueTest, WorkThatResumesWaitsForAPlaceAndGoesBeforeNewRequests) {
-  WorkQueue queue(1, 1);
-  WorkQueue::Ticket reader = queue.Admit().value();
-  reader.EndWork();
-  WorkQueue::Ticket other = queue.Admit().value();
   std::promise<void> resumed;
   std::atomic<bool> other_ended = false;
   std::atomic<bool> in_order = false;
-  reader.Resume([&] {
+  TestWork rest([&] {
     in_order = other_ended.load();
     resumed.set_value();
   });
+  WorkQueue queue(1, 1, NothingTogether);
+  WorkQueue::Ticket reader = queue.Admit().value();
+  reader.EndWork();
+  WorkQueue::Ticket other = queue.Admit().value();
+  reader.Resume(&rest);
   EXPECT_EQ(ReasonOf(queue.Admit().status()), "TOO_MANY_REQUESTS");
   other_ended = true;
   other.EndWork();
@@ -71,11 +102,12 @@ TEST(WorkQueueTest, WorkThatResumesWaitsForAPlaceAndGoesBeforeNewRequests) {
 }
 
 TEST(WorkQueueTest, WorkThatResumesRunsAtOnceWhereThereIsAPlace) {
-  WorkQueue queue(1, 1);
+  std::promise<void> resumed;
+  TestWork rest([&] { resumed.set_value(); });
+  WorkQueue queue(1, 1, NothingTogether);
   WorkQueue::Ticket ticket = queue.Admit().value();
   ticket.EndWork();
-  std::promise<void> resumed;
-  ticket.Resume([&] { resumed.set_value(); });
+  ticket.Resume(&rest);
   resumed.get_future().wait();
   EXPECT_FALSE(queue.Admit().ok());
   ticket = WorkQueue::Ticket();
@@ -83,7 +115,7 @@ TEST(WorkQueueTest, WorkThatResumesRunsAtOnceWhereThereIsAPlace) {
 }
 
 TEST(WorkQueueTest, RefusesOnceDraining) {
-  WorkQueue queue(1, 2);
+  WorkQueue queue(1, 2, NothingTogether);
   queue.Refuse();
   const absl::Status refused = queue.Admit().status();
   EXPECT_EQ(refused.code(), absl::StatusCode::kUnavailable);
@@ -91,12 +123,15 @@ TEST(WorkQueueTest, RefusesOnceDraining) {
 }
 
 TEST(WorkQueueTest, WaitsForWhatIsUnderWay) {
-  WorkQueue queue(1, 2);
-  auto ticket = std::make_shared<WorkQueue::Ticket>(queue.Admit().value());
-  EXPECT_FALSE(queue.WaitUntilIdle(absl::Now() + absl::Milliseconds(5)));
   std::promise<void> release;
-  queue.Run([&release, ticket] { release.get_future().wait(); });
-  ticket.reset();
+  auto ticket = std::make_unique<WorkQueue::Ticket>();
+  TestWork work([&] {
+    release.get_future().wait();
+    ticket.reset();
+  });
+  WorkQueue queue(1, 2, NothingTogether);
+  *ticket = queue.Admit().value();
+  queue.Submit(&work);
   std::future<bool> idle = std::async(
       std::launch::async, [&] { return queue.WaitUntilIdle(absl::Now() + absl::Seconds(60)); });
   EXPECT_FALSE(queue.WaitUntilIdle(absl::Now() + absl::Milliseconds(5)));
@@ -105,13 +140,240 @@ TEST(WorkQueueTest, WaitsForWhatIsUnderWay) {
 }
 
 TEST(WorkQueueTest, OneThatWaitsDoesNotKeepOthersWaiting) {
-  WorkQueue queue(2, 4);
   std::promise<void> release;
   std::promise<void> other_done;
-  queue.Run([&] { release.get_future().wait(); });
-  queue.Run([&] { other_done.set_value(); });
+  TestWork waits([&] { release.get_future().wait(); });
+  TestWork other([&] { other_done.set_value(); });
+  WorkQueue queue(2, 4, NothingTogether);
+  queue.Submit(&waits);
+  queue.Submit(&other);
   other_done.get_future().wait();
   release.set_value();
+}
+
+// Batches that wait to be let through, one by one, in a queue with ample threads.
+class BatchingTest : public ::testing::Test {
+ protected:
+  using Names = std::vector<std::string>;
+
+  struct Asked {
+    WorkKind kind = WorkKind::kAttend;
+    std::string tenant{};
+    std::int64_t cost = 1;
+    std::vector<std::uint64_t> sessions{};  // each with one layer
+    std::uint64_t layer = 0;
+    std::int64_t items = 1;
+  };
+
+  ~BatchingTest() override {
+    LetAllThrough();
+    queue_.reset();
+  }
+
+  // Works without sessions have one of their own.
+  void Submit(const std::string& name, Asked asked) {
+    tenants_.push_back(asked.tenant);
+    if (asked.sessions.empty()) asked.sessions = {1000 + works_.size()};
+    WorkFacts facts = {
+        .kind = asked.kind, .tenant = tenants_.back(), .cost = asked.cost, .items = asked.items};
+    for (const std::uint64_t session : asked.sessions) {
+      facts.layers.push_back({.session = session, .layer = session * 100 + asked.layer});
+    }
+    queue_->Submit(&works_.emplace_back(name, std::move(facts)));
+  }
+
+  // Fills both slots with batches that are held: what comes next gathers.
+  void HoldAll() {
+    Submit("held 1", {.kind = WorkKind::kAppend, .sessions = {1}});
+    WaitForBatches(1);
+    Submit("held 2", {.kind = WorkKind::kAppend, .sessions = {2}});
+    WaitForBatches(2);
+  }
+
+  // Lets the held batches through.
+  void Release(std::size_t batches) {
+    MutexLock lock(&mutex_);
+    let_through_ += batches;
+    changed_.SignalAll();
+  }
+  void LetAllThrough() { Release(1 << 20); }
+
+  // Names of the works of batch number `index` in the order in which batches began.
+  Names BatchAt(std::size_t index) {
+    WaitForBatches(index + 1);
+    MutexLock lock(&mutex_);
+    return batches_[index];
+  }
+
+  std::size_t batches() {
+    MutexLock lock(&mutex_);
+    return batches_.size();
+  }
+
+  void WaitUntilAllRan() {
+    for (const TestWork& work : works_) {
+      while (!work.ran()) std::this_thread::yield();
+    }
+  }
+
+  void WaitForBatches(std::size_t count) {
+    MutexLock lock(&mutex_);
+    while (batches_.size() < count) changed_.Wait(&mutex_);
+  }
+
+  void RunTogether(std::span<Work* const> works) {
+    Names names;
+    for (Work* work : works) names.push_back(static_cast<TestWork*>(work)->name());
+    MutexLock lock(&mutex_);
+    batches_.push_back(names);
+    changed_.SignalAll();
+    while (let_through_ == 0) changed_.Wait(&mutex_);
+    --let_through_;
+  }
+
+  Mutex mutex_;
+  CondVar changed_;
+  std::vector<Names> batches_ ABSL_GUARDED_BY(mutex_);
+  std::size_t let_through_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::deque<std::string> tenants_;
+  std::deque<TestWork> works_;
+  std::unique_ptr<WorkQueue> queue_ = std::make_unique<WorkQueue>(
+      4, 1000, [this](std::span<Work* const> works) { RunTogether(works); },
+      BatchLimits{.cost = 100, .items = 10});
+};
+
+TEST_F(BatchingTest, AWorkThatMeetsAnIdleQueueRunsAlone) {
+  Submit("a", {});
+  EXPECT_THAT(BatchAt(0), ElementsAre("a"));
+}
+
+TEST_F(BatchingTest, WhatWaitsRunsTogether) {
+  HoldAll();
+  for (const char* name : {"a", "b", "c", "d"}) Submit(name, {});
+  Release(1);
+  EXPECT_THAT(BatchAt(2), ElementsAre("a", "b", "c", "d"));
+  LetAllThrough();
+  WaitUntilAllRan();
+  EXPECT_EQ(batches(), 3U);
+}
+
+TEST_F(BatchingTest, OnlyWorksOfOneKindRunTogether) {
+  HoldAll();
+  Submit("a", {});
+  Submit("append", {.kind = WorkKind::kAppend});
+  Submit("b", {});
+  Release(1);
+  EXPECT_THAT(BatchAt(2), ElementsAre("a", "b"));
+  Release(1);
+  EXPECT_THAT(BatchAt(3), ElementsAre("append"));
+}
+
+TEST_F(BatchingTest, ASessionIsOnceInABatchAndItsWorksKeepTheirOrder) {
+  HoldAll();
+  Submit("a0", {.sessions = {7}, .layer = 0});
+  Submit("a1", {.sessions = {7}, .layer = 1});
+  Submit("b", {.sessions = {8}});
+  Submit("ab",
+         {.sessions = {9, 7}});  // behind a1, and c, which shares a session with it, behind it
+  Submit("c", {.sessions = {9}});
+  Release(1);
+  EXPECT_THAT(BatchAt(2), ElementsAre("a0", "b"));
+  Release(1);  // another layer of a session under way is free
+  EXPECT_THAT(BatchAt(3), ElementsAre("a1"));
+  Release(2);
+  EXPECT_THAT(BatchAt(4), ElementsAre("ab"));
+  Release(1);
+  EXPECT_THAT(BatchAt(5), ElementsAre("c"));
+}
+
+TEST_F(BatchingTest, ALayerIsInOneBatchUnderWay) {
+  Submit("a", {.sessions = {7}});
+  WaitForBatches(1);
+  Submit("again", {.sessions = {7}});
+  Submit("b", {.sessions = {8}});
+  EXPECT_THAT(BatchAt(1), ElementsAre("b"));
+  Submit("c", {.sessions = {9}});
+  Release(2);
+  EXPECT_THAT(BatchAt(2), ::testing::Contains("again"));
+}
+
+TEST_F(BatchingTest, BatchesAreBoundedByCostAndByItems) {
+  HoldAll();
+  Submit("40", {.cost = 40});
+  Submit("50", {.cost = 50});
+  Submit("20", {.cost = 20});
+  Submit("10", {.cost = 10});
+  Release(1);
+  EXPECT_THAT(BatchAt(2), ElementsAre("40", "50", "10"));
+  Submit("six", {.items = 6});
+  Submit("five", {.items = 5});
+  Submit("three", {.items = 3});
+  Release(1);
+  EXPECT_THAT(BatchAt(3), ElementsAre("20", "six", "three"));
+}
+
+TEST_F(BatchingTest, OneLongBatchAtATimeLeavesRoomForShortOnes) {
+  Submit("long 1", {.cost = 1000});
+  WaitForBatches(1);
+  Submit("long 2", {.cost = 1000});
+  Submit("short 1", {});
+  EXPECT_THAT(BatchAt(1), ElementsAre("short 1"));
+  Submit("short 2", {});
+  Release(2);
+  WaitForBatches(4);
+  EXPECT_THAT((std::vector<Names>{BatchAt(2), BatchAt(3)}),
+              UnorderedElementsAre(Names{"long 2"}, Names{"short 2"}));
+}
+
+TEST_F(BatchingTest, OtherWorkPassesBatches) {
+  HoldAll();
+  Submit("a", {});
+  Submit("other", {.kind = WorkKind::kOther});
+  while (!works_.back().ran()) std::this_thread::yield();
+  EXPECT_EQ(batches(), 2U);
+}
+
+// A thousand requests of one tenant keep one of another waiting for a batch, not for all of them.
+TEST_F(BatchingTest, TenantsTakeTurns) {
+  HoldAll();
+  for (int i = 0; i < 1000; ++i) Submit("many", {.tenant = "many", .cost = 30});
+  Submit("one", {.tenant = "one", .cost = 30});
+  Release(1);
+  EXPECT_THAT(BatchAt(2), ElementsAre("many", "one", "many"));
+}
+
+TEST_F(BatchingTest, StatsTellOfWaitingAndOfBatches) {
+  HoldAll();
+  for (const char* name : {"a", "b", "c"}) Submit(name, {.items = 2});
+  EXPECT_EQ(queue_->Stats().waiting, 3);
+  EXPECT_EQ(queue_->Stats().tenants, 1);
+  std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  LetAllThrough();
+  WaitUntilAllRan();
+  const QueueStats stats = queue_->Stats();
+  EXPECT_EQ(stats.waiting, 0);
+  const KindStats& attend = stats.of(WorkKind::kAttend);
+  EXPECT_EQ(attend.batch_works.count, 1);
+  EXPECT_EQ(attend.batch_works.max, 3);
+  EXPECT_EQ(attend.batch_items.sum, 6);
+  EXPECT_EQ(attend.queue_microseconds.count, 3);
+  EXPECT_GE(attend.queue_microseconds.max, 2000);
+  EXPECT_EQ(stats.of(WorkKind::kAppend).batch_works.sum, 2);
+  EXPECT_GE(stats.of(WorkKind::kAppend).run_microseconds.sum, 2000);
+}
+
+TEST(HistogramTest, CountsByPowersOfTwo) {
+  Histogram histogram;
+  for (const std::int64_t value : {0, 1, 2, 3, 4, 1000}) histogram.Add(value);
+  EXPECT_EQ(histogram.buckets[0], 1);   // < 1
+  EXPECT_EQ(histogram.buckets[1], 1);   // < 2
+  EXPECT_EQ(histogram.buckets[2], 2);   // < 4
+  EXPECT_EQ(histogram.buckets[3], 1);   // < 8
+  EXPECT_EQ(histogram.buckets[10], 1);  // < 1024
+  histogram.Add(std::int64_t{1} << 40);
+  EXPECT_EQ(histogram.buckets.back(), 1);
+  EXPECT_EQ(histogram.count, 7);
+  EXPECT_EQ(histogram.max, std::int64_t{1} << 40);
 }
 
 }  // namespace

@@ -1,0 +1,206 @@
+// The reactors of unary methods and of streams of exchanges: each takes its messages from gRPC as
+// bytes, prepares them on gRPC's thread, has a queue run them, and replies.
+//
+// Thread-safety: gRPC calls the reactions and the queue runs the work, one after the other.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "grpcpp/server_context.h"
+#include "grpcpp/support/byte_buffer.h"
+#include "grpcpp/support/server_callback.h"
+#include "server/rpc/batch_work.h"
+#include "server/rpc/exchange_stream.h"
+#include "server/rpc/grpc_status.h"
+#include "server/rpc/handlers.h"
+#include "server/rpc/limits.h"
+#include "server/rpc/rpc_scope.h"
+#include "server/rpc/wire.h"
+#include "server/rpc/work_queue.h"
+
+namespace oscarkv {
+
+// What a call needs of its service. All outlive it.
+struct CallContext {
+  Handlers& handlers;
+  WorkQueue& queue;
+  const char* method;
+  const grpc::CallbackServerContext* context;
+};
+
+// The tenant that a request counts for.
+template <typename Request>
+std::string TenantOf(const Handlers& handlers, const Request& request) {
+  if constexpr (requires { request.tenant(); }) {
+    return request.tenant().substr(0, limits::kIdCharacters);  // not checked yet
+  } else if constexpr (requires { request.session(); }) {
+    const auto config = handlers.store().ConfigOf(request.session());
+    return config.ok() ? (*config)->tenant : "";
+  } else {
+    return "";
+  }
+}
+
+// Lasts until the reply is on its way.
+template <typename Request, typename Response>
+class UnaryCall final : public grpc::ServerUnaryReactor, private Work {
+ public:
+  using Handle = absl::Status (Handlers::*)(const Request&, Response&);
+
+  // Deletes itself. REQUIRES: the bytes outlive the call.
+  UnaryCall(const CallContext& context, Handle handle, grpc::ByteBuffer& request,
+            grpc::ByteBuffer& reply)
+      : handlers_(context.handlers),
+        handle_(handle),
+        reply_(reply),
+        scope_(context.queue, context.method, context.context) {
+    if (scope_.status().ok()) {
+      scope_.Guard([&] { return Prepare(request); }).IgnoreError();
+    }
+    if (scope_.status().ok()) {
+      context.queue.Submit(this);
+    } else {
+      End();
+    }
+  }
+
+ private:
+  absl::Status Prepare(grpc::ByteBuffer& bytes) {
+    if (absl::Status s = ParseMessage(bytes, request_); !s.ok()) return s;
+    if constexpr (requires { request_.request_id(); }) {
+      scope_.set_request_id(request_.request_id());
+    }
+    tenant_ = TenantOf(handlers_, request_);
+    set_facts({.tenant = tenant_});
+    return absl::OkStatus();
+  }
+
+  void Run() override {
+    scope_
+        .Run([&]() -> absl::Status {
+          Response response;
+          if (absl::Status s = (handlers_.*handle_)(request_, response); !s.ok()) return s;
+          return SerializeMessage(response, handlers_.facts().max_message_bytes, reply_);
+        })
+        .IgnoreError();
+    End();
+  }
+
+  void End() {
+    const grpc::Status status = ToGrpcStatus(scope_.status());
+    scope_.EndWork();
+    this->Finish(status);
+  }
+
+  void OnDone() override { delete this; }
+
+  Handlers& handlers_;
+  const Handle handle_;
+  grpc::ByteBuffer& reply_;
+  RpcScope scope_;
+  Request request_;
+  std::string tenant_;
+};
+
+// The same for a batch.
+template <typename Messages>
+class UnaryBatchCall final : public grpc::ServerUnaryReactor, private BatchWork {
+ public:
+  // Deletes itself. REQUIRES: the bytes outlive the call.
+  UnaryBatchCall(const CallContext& context, grpc::ByteBuffer& request, grpc::ByteBuffer& reply)
+      : handlers_(context.handlers),
+        reply_(reply),
+        scope_(context.queue, context.method, context.context) {
+    if (scope_.status().ok()) {
+      scope_
+          .Guard([&]() -> absl::Status {
+            if (absl::Status s = message_.Prepare(handlers_, scope_, request); !s.ok()) return s;
+            set_facts(message_.Facts());
+            return absl::OkStatus();
+          })
+          .IgnoreError();
+    }
+    if (scope_.status().ok() && !message_.items().empty()) {
+      context.queue.Submit(this);
+    } else {
+      Run();
+    }
+  }
+
+ private:
+  std::span<BatchItem* const> items() const override { return message_.items(); }
+  RpcScope& scope() override { return scope_; }
+
+  void Run() override {
+    if (scope_.status().ok()) {
+      scope_.Guard([&] { return message_.Encode(handlers_.facts().max_message_bytes, reply_); })
+          .IgnoreError();
+    }
+    const grpc::Status status = ToGrpcStatus(scope_.status());
+    scope_.EndWork();
+    this->Finish(status);
+  }
+
+  void OnDone() override { delete this; }
+
+  Handlers& handlers_;
+  grpc::ByteBuffer& reply_;
+  RpcScope scope_;
+  BatchMessage<Messages> message_;
+};
+
+// A stream of batches: a message's own error is in its reply.
+template <typename Messages>
+class BatchStream final : public ExchangeStream, private BatchWork {
+ public:
+  explicit BatchStream(const CallContext& context)
+      : ExchangeStream(context.queue, context.method, context.context),
+        handlers_(context.handlers) {}
+
+ private:
+  std::span<BatchItem* const> items() const override { return message_->items(); }
+  RpcScope& scope() override { return *scope_; }
+
+  void Answer(RpcScope& scope, grpc::ByteBuffer& request) override {
+    scope_ = &scope;
+    message_.emplace();
+    if (scope.status().ok()) {
+      scope
+          .Guard([&]() -> absl::Status {
+            if (absl::Status s = message_->Prepare(handlers_, scope, request); !s.ok()) return s;
+            set_facts(message_->Facts());
+            return absl::OkStatus();
+          })
+          .IgnoreError();
+    }
+    if (!scope.status().ok() || message_->items().empty()) return Run();
+    queue().Submit(this);
+  }
+
+  void Run() override {
+    const std::int64_t max_bytes = handlers_.facts().max_message_bytes;
+    grpc::ByteBuffer reply;
+    if (scope_->status().ok()) {
+      scope_->Guard([&] { return message_->Encode(max_bytes, reply); }).IgnoreError();
+    }
+    if (!scope_->status().ok()) {
+      typename Messages::Response response;
+      *response.mutable_status() = EncodeStatus(scope_->status());
+      // An error alone is always within the limit.
+      SerializeMessage(response, max_bytes, reply).IgnoreError();
+    }
+    message_.reset();
+    Send(std::move(reply));
+  }
+
+  Handlers& handlers_;
+  RpcScope* scope_ = nullptr;  // of the message in flight
+  std::optional<BatchMessage<Messages>> message_;
+};
+
+}  // namespace oscarkv

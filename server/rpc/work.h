@@ -1,0 +1,57 @@
+// What a WorkQueue runs: a request, or one step of one.
+//
+// Thread-safety: none. Who makes the work, then the queue, then the thread that runs it have it one
+// after the other.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <span>
+#include <string_view>
+#include <vector>
+
+namespace oscarkv {
+
+// Works of one kind, kOther apart, can be run together.
+enum class WorkKind : std::uint8_t { kOther, kAppend, kAttend };
+inline constexpr int kWorkKinds = 3;
+
+// One layer of one session that a work needs alone, by hash: two that collide are taken for one,
+// and wait for each other without need.
+struct LayerKey {
+  std::uint64_t session = 0;
+  std::uint64_t layer = 0;  // of that session
+};
+
+// What the queue knows of a work.
+struct WorkFacts {
+  WorkKind kind = WorkKind::kOther;
+  // Who it is charged to. Points into what lives as long as the work.
+  std::string_view tenant{};
+  // What it is charged, about proportional to the time that it takes: KiB that its tokens would
+  // take in 16 bits, those that it appends, and those that it attends to times its queries.
+  std::int64_t cost = 1;
+  std::int64_t items = 1;
+  std::vector<LayerKey> layers{};
+};
+
+class Work {
+ public:
+  virtual ~Work() = default;
+
+  // Runs work of kOther, all of it; of another kind, what is left once it has been run together
+  // with others: its reply. May delete the work. Must not throw.
+  virtual void Run() = 0;
+
+  const WorkFacts& facts() const { return facts_; }
+
+ protected:
+  void set_facts(WorkFacts facts) { facts_ = std::move(facts); }
+
+ private:
+  friend class WorkQueue;
+  WorkFacts facts_;
+  std::chrono::steady_clock::time_point queued_{};  // the queue's
+};
+
+}  // namespace oscarkv
