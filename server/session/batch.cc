@@ -184,11 +184,11 @@ void Batch::Commit() {
     BatchItem& item = *work.item;
     if (work.change) {
       work.change->Commit();
-      if (context_.preparer) context_.preparer->Prepare(&work.layer());
-      work.lease->Publish();
       item.repeated = work.append == AppendKind::kRepeat;
       if (work.append == AppendKind::kNew) work.lease->session().NoteChange();
     }
+    // What a failed item had taken of what was prepared is prepared again.
+    if (context_.preparer) context_.preparer->Prepare(&work.layer());
     item.generation_after = work.lease->session().generation();
     item.length_after = work.layer().length();
   }

@@ -18,8 +18,9 @@ constexpr std::size_t kLongestQueue = 4096;
 // Requests that compute go first. Not the least urgency there is: a request may wait for a piece.
 void LowerUrgencyOfThisThread() {
 #if defined(__linux__)
-  constexpr int kNiceness = 10;
-  (void)setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()), kNiceness);
+  constexpr int kNicer = 10;
+  const auto thread = static_cast<id_t>(gettid());
+  (void)setpriority(PRIO_PROCESS, thread, getpriority(PRIO_PROCESS, thread) + kNicer);
 #endif
 }
 

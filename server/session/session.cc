@@ -142,6 +142,7 @@ LayerLease::LayerLease(std::shared_ptr<Session> session, std::size_t index)
 }
 
 LayerLease::~LayerLease() {
+  session_->Publish(index_, state().Stats());
   session_->layer(index_).mutex.Unlock();
   session_->gate().LeaveShared();
 }

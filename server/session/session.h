@@ -110,6 +110,7 @@ class Session {
 };
 
 // A request's stay in the gate of a session, together with others, and with one layer's lock held.
+// When it ends, the session is told what the layer looks like.
 // Which locks a batch holds is known only when it runs, so the compiler cannot follow them: this
 // class is the one place where its analysis is off.
 class LayerLease {
@@ -121,9 +122,6 @@ class LayerLease {
 
   Session& session() const { return *session_; }
   LayerState& state() const ABSL_NO_THREAD_SAFETY_ANALYSIS { return session_->layer(index_).state; }
-  // Tells the session what the layer looks like now.
-  void Publish() const { session_->Publish(index_, state().Stats()); }
-
  private:
   const std::shared_ptr<Session> session_;
   const std::size_t index_;

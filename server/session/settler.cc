@@ -112,10 +112,10 @@ absl::StatusOr<std::int64_t> Settler::SealSome(const std::shared_ptr<Session>& s
   absl::Status status = change.Prepare(pages, TokenRows(), QueryRows());
   if (!status.ok()) return status;
   std::vector<SealItem> items(change.seal_items().begin(), change.seal_items().end());
-  if (status = FromKernelStatus(context_.backend->Seal(items)); !status.ok()) return status;
+  if (!items.empty()) status = FromKernelStatus(context_.backend->Seal(items));
+  if (!status.ok()) return status;
   change.Apply();
   change.Commit();
-  lease.Publish();
   return change.pages();
 }
 

@@ -20,7 +20,7 @@
 namespace oscarkv {
 namespace {
 
-constexpr int kLayers = 5;
+constexpr int kLayers = 5;  // of SessionOfAllKinds
 
 class ExactnessTest : public ::testing::Test {
  protected:
@@ -56,26 +56,6 @@ class ExactnessTest : public ::testing::Test {
   std::unique_ptr<SessionStore> store_;
 };
 
-// Layers of each kind: as DENSE, without window to speak of, as the paper, of 16-bit keys, sliding.
-SessionConfig AllKinds(const std::string& id) {
-  SessionConfig config = SmallSession(id, kLayers);
-  config.layers[1].codec.window = 1;
-  config.layers[1].codec.sinks = 0;
-  CodecSpec& paper = config.layers[2].codec;
-  paper = {.key_group = 32,
-           .value_group = 32,
-           .value_fit = Fit::kMinMax,
-           .plan = PlanMode::kGiven,
-           .residual = false,
-           .window = 40,
-           .sinks = 0};
-  config.layers[2].given_plan.assign(2, {.fit = Fit::kMinMax});
-  config.layers[3].codec.key_bits = 16;
-  config.layers[3].codec.value_bits = 4;
-  config.layers[4].sliding_window = 30;
-  return config;
-}
-
 TEST_F(ExactnessTest, PagesDoNotDependOnHowTokensWereCut) {
   constexpr int kLength = 450;
   std::mt19937 random(1);
@@ -83,7 +63,7 @@ TEST_F(ExactnessTest, PagesDoNotDependOnHowTokensWereCut) {
   std::vector<std::string> expected_pages;
   for (const int most : {kLength, 1, 40, 133, 222}) {
     const std::string id = "chunks of up to " + std::to_string(most);
-    Create(AllKinds(id));
+    Create(SessionOfAllKinds(id));
     const SessionInfo info = Info(id);
     const auto pages_before = static_cast<std::ptrdiff_t>(backend_->pages().size());
     for (int layer = 0; layer < kLayers; ++layer) {
@@ -155,8 +135,8 @@ TEST_F(ExactnessTest, ARecomputedStepAnswersAsIfNothingHadHappened) {
     const auto draw = [&](int from, int to) {
       return std::uniform_int_distribution<int>(from, to)(random);
     };
-    Create(AllKinds("undisturbed"));
-    Create(AllKinds("disturbed"));
+    Create(SessionOfAllKinds("undisturbed"));
+    Create(SessionOfAllKinds("disturbed"));
     Worker undisturbed(store_.get(), "undisturbed");
     Worker disturbed(store_.get(), "disturbed");
     std::int64_t begin = 0;
@@ -196,7 +176,7 @@ double Distance(const std::vector<float>& a, const std::vector<float>& b) {
 // A repeat that comes after the settler finds tokens in pages that its first try saw in 16 bits.
 // It is a repeat all the same, changes nothing, and differs by what pages lose, no more.
 TEST_F(ExactnessTest, ARepeatAfterSettlingAnswersWithinQuantizationError) {
-  Create(AllKinds("s"));
+  Create(SessionOfAllKinds("s"));
   const SessionInfo created = Info("s");
   std::vector<Request> steps;
   for (int layer = 0; layer < kLayers; ++layer) {
@@ -220,7 +200,7 @@ TEST_F(ExactnessTest, ARepeatAfterSettlingAnswersWithinQuantizationError) {
 }
 
 TEST_F(ExactnessTest, AttendsOverEveryKindOfLayerFromNothingOn) {
-  Create(AllKinds("s"));
+  Create(SessionOfAllKinds("s"));
   const SessionInfo info = Info("s");
   for (int layer = 0; layer < kLayers; ++layer) {
     for (const int count : {0, 1, 2, 3, 1}) {

@@ -7,6 +7,7 @@
 // who touches one that another writes.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -39,6 +40,18 @@ class FakeBackend : public Backend {
 
   std::int64_t blocks() const;  // allocated and not freed
 
+  // While there is one, heads may be sealed again, as after a call that failed when it was done.
+  class Forgiveness {
+   public:
+    explicit Forgiveness(FakeBackend* backend) : backend_(backend) { backend_->forgiving_ = true; }
+    ~Forgiveness() { backend_->forgiving_ = false; }
+    Forgiveness(const Forgiveness&) = delete;
+    Forgiveness& operator=(const Forgiveness&) = delete;
+
+   private:
+    FakeBackend* const backend_;
+  };
+
  private:
   struct Block {
     std::vector<std::byte> bytes;
@@ -53,6 +66,7 @@ class FakeBackend : public Backend {
   void CheckView(const LayerView& view);
   PlainTokens Gather(const LayerView& view, std::int64_t begin, std::int64_t end);
 
+  std::atomic<bool> forgiving_{false};
   mutable Mutex mutex_;
   std::uint64_t next_id_ ABSL_GUARDED_BY(mutex_) = 1;
   std::map<BlockId, std::shared_ptr<Block>> blocks_ ABSL_GUARDED_BY(mutex_);

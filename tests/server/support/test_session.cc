@@ -38,6 +38,25 @@ SessionConfig SmallSession(std::string id, int layers) {
   return config;
 }
 
+SessionConfig SessionOfAllKinds(std::string id) {
+  SessionConfig config = SmallSession(std::move(id), 5);
+  config.layers[1].codec.window = 1;
+  config.layers[1].codec.sinks = 0;
+  CodecSpec& paper = config.layers[2].codec;
+  paper = {.key_group = 32,
+           .value_group = 32,
+           .value_fit = Fit::kMinMax,
+           .plan = PlanMode::kGiven,
+           .residual = false,
+           .window = 40,
+           .sinks = 0};
+  config.layers[2].given_plan.assign(2, {.fit = Fit::kMinMax});
+  config.layers[3].codec.key_bits = 16;
+  config.layers[3].codec.value_bits = 4;
+  config.layers[4].sliding_window = 30;
+  return config;
+}
+
 std::vector<std::uint16_t> MakeRows(DType storage, std::uint64_t seed, std::int64_t begin,
                                     std::int64_t count, int heads, int dim) {
   std::vector<std::uint16_t> rows;

@@ -17,6 +17,8 @@ namespace oscarkv {
 LayerSpec SmallLayer(int layer);
 // `layers` layers as SmallLayer's, with ids 0, 1, 2...
 SessionConfig SmallSession(std::string id, int layers = 1);
+// Layers of each kind: as DENSE, without window to speak of, as the paper, of 16-bit keys, sliding.
+SessionConfig SessionOfAllKinds(std::string id);
 
 // Rows [count][heads][dim] of finite 16-bit elements; row i depends on seed and begin + i alone.
 std::vector<std::uint16_t> MakeRows(DType storage, std::uint64_t seed, std::int64_t begin,
