@@ -57,7 +57,7 @@ bool MemoryReservation::Grow(std::int64_t bytes, Purpose purpose) {
 
 void MemoryReservation::Shrink(std::int64_t bytes) {
   if (bytes == 0) return;
-  assert(bytes <= bytes_);
+  assert(0 <= bytes && bytes <= bytes_);
   budget_->Release(kind_, bytes);
   bytes_ -= bytes;
 }
