@@ -60,8 +60,8 @@ RpcScope::~RpcScope() {
   const LogLevel level = LevelOf(status_);
   if (!LogEnabled(level)) return;
   const absl::Time now = absl::Now();
-  const absl::Time began = std::min(began_, now);
   const absl::Time ended = std::min(ended_, now);
+  const absl::Time began = std::min(began_, ended);  // some end before they are taken
   Log(level, "rpc",
       {{"method", method_},
        {"code", absl::StatusCodeToString(status_.code())},
@@ -86,7 +86,8 @@ absl::Status RpcScope::CheckClientWaits() const {
 }
 
 absl::Status RpcScope::Take() {
-  began_ = std::min(began_, absl::Now());
+  ended_ = absl::Now();
+  began_ = std::min(began_, ended_);
   status_ = CheckClientWaits();
   return status_;
 }
