@@ -14,9 +14,8 @@ struct CodeMatrix {
   const std::byte* codes;
   int bits;  // 2 or 4
   int row_tiles;
-  int column_tiles;  // <= 16
-  // The same of the page that comes next, fetched into the cache meanwhile; null: none.
-  const std::byte* next = nullptr;
+  int column_tiles;         // <= 16
+  std::ptrdiff_t next = 0;  // bytes to the matrix that comes next, fetched into the cache meanwhile
 };
 
 // Which column tiles of a matrix take part in its products.

@@ -13,20 +13,12 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "hwy/cache_control.h"
 #include "hwy/highway.h"
 #include "kernels/api/dtype.h"
 #include "kernels/cpu/simd-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace oscarkv::cpu::HWY_NAMESPACE {
-
-// Rows of floats in memory, `stride` apart.
-struct Rows {
-  float* first;
-  std::ptrdiff_t stride;
-  HWY_INLINE float* operator[](int row) const { return first + row * stride; }
-};
 
 // A run of tokens in 16 bits, packed [tokens][dim].
 struct DenseTokens {
@@ -40,7 +32,7 @@ struct DenseTokens {
   }
   HWY_INLINE void FetchNext(int token) const {
     const std::byte* at = rows + next + std::ptrdiff_t{2} * token * dim;
-    for (int byte = 0; byte < 2 * dim; byte += 64) hwy::Prefetch(at + byte);
+    for (int byte = 0; byte < 2 * dim; byte += 64) Fetch(at + byte);
   }
 };
 
@@ -86,10 +78,10 @@ HWY_INLINE void LogitsOfType(const float* queries, int rows, const DenseTokens& 
   constexpr int kRows = kParts == 1 ? 4 : 2;
   int row = 0;
   for (; row + kRows <= rows; row += kRows) {
-    LogitsOfRows<dtype, kRows>(queries + row * keys.dim, keys, {logits[row], logits.stride});
+    LogitsOfRows<dtype, kRows>(queries + row * keys.dim, keys, logits.From(row));
   }
   for (; row < rows; ++row) {
-    LogitsOfRows<dtype, 1>(queries + row * keys.dim, keys, {logits[row], logits.stride});
+    LogitsOfRows<dtype, 1>(queries + row * keys.dim, keys, logits.From(row));
   }
 }
 
@@ -139,13 +131,13 @@ HWY_INLINE void ValuesOfType(Rows weights, int rows, const DenseTokens& values, 
   for (int t = 0; t < values.tokens; ++t) values.FetchNext(t);
   int row = 0;
   for (; row + 4 <= rows; row += 4) {
-    ValuesOfRows<dtype, 4>({weights[row], weights.stride}, values, {outs[row], outs.stride});
+    ValuesOfRows<dtype, 4>(weights.From(row), values, outs.From(row));
   }
   for (; row + 2 <= rows; row += 2) {
-    ValuesOfRows<dtype, 2>({weights[row], weights.stride}, values, {outs[row], outs.stride});
+    ValuesOfRows<dtype, 2>(weights.From(row), values, outs.From(row));
   }
   for (; row < rows; ++row) {
-    ValuesOfRows<dtype, 1>({weights[row], weights.stride}, values, {outs[row], outs.stride});
+    ValuesOfRows<dtype, 1>(weights.From(row), values, outs.From(row));
   }
 }
 

@@ -26,9 +26,8 @@ void AttendRunOfTokens(const LayerSpec& spec, const std::byte* keys, const std::
   const int padded = static_cast<int>(hwy::RoundUpTo(tokens, kGroup));
   for (int row = 0; row < queries.rows(); ++row) {
     std::fill(logits[row] + tokens, logits[row] + padded, 0.0F);
-    ApplySoftcap(spec.softcap, padded, logits[row]);
-    CountLogits(state, row, queries.Visible(row, begin, tokens), padded, logits[row]);
   }
+  CountLogits(spec, queries, begin, tokens, padded, logits, state);
   AddDenseValues(spec.storage, logits, queries.rows(), {values, tokens, spec.value_dim, next},
                  {state.out(0), spec.value_dim});
 }

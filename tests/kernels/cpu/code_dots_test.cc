@@ -1,19 +1,45 @@
 // Integer dot products on tiles, against codes taken out one at a time, on every instruction set.
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+
 #include "kernels/cpu/code_matrix.h"
+#include "kernels/cpu/dot_instructions.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "tests/kernels/cpu/code_dots_test.cc"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 #include "hwy/highway.h"
-#include "kernels/cpu/code_dots-inl.h"
+#include "kernels/cpu/code_bytes-inl.h"
+
+#ifdef OSCARKV_DOT_ATTRIBUTES
+HWY_PUSH_ATTRIBUTES(OSCARKV_DOT_ATTRIBUTES)
+namespace oscarkv::cpu::HWY_NAMESPACE::with_dot_instructions {
+#include "kernels/cpu/code_dots.inc"
+#include "tests/kernels/cpu/store_code_dots.inc"
+}  // namespace oscarkv::cpu::HWY_NAMESPACE::with_dot_instructions
+HWY_POP_ATTRIBUTES
+#endif  // OSCARKV_DOT_ATTRIBUTES
 
 HWY_BEFORE_NAMESPACE();
 namespace oscarkv::cpu::HWY_NAMESPACE {
+namespace plain {
+#include "kernels/cpu/code_dots.inc"
+#include "tests/kernels/cpu/store_code_dots.inc"
+}  // namespace plain
 
+// Into out[v][r].
 void CodeDotsOfTarget(const CodeMatrix& matrix, int first, int count, const ColumnTiles& columns,
                       const std::int8_t* x, int x_stride, int vectors, std::int32_t* out,
                       int out_stride) {
-  CodeDots(matrix, first, count, columns, x, x_stride, vectors, out, out_stride);
+#ifdef OSCARKV_DOT_ATTRIBUTES
+  if (UseDotInstructions()) {
+    with_dot_instructions::StoreCodeDots(matrix, first, count, columns, x, x_stride, vectors, out,
+                                         out_stride);
+    return;
+  }
+#endif
+  plain::StoreCodeDots(matrix, first, count, columns, x, x_stride, vectors, out, out_stride);
 }
 
 }  // namespace oscarkv::cpu::HWY_NAMESPACE
@@ -59,8 +85,8 @@ void Check(const Case& test, int first, int count, const ColumnTiles& columns,
   constexpr std::int32_t kUntouched = -123456789;
   std::vector<std::int32_t> out(static_cast<std::size_t>(test.vectors) * out_stride, kUntouched);
   HWY_DYNAMIC_DISPATCH(CodeDotsOfTarget)
-  ({packed.get(), test.bits, test.row_tiles, test.column_tiles, packed.get()}, first, count,
-   columns, x.data(), x_stride, test.vectors, out.data(), out_stride);
+  ({packed.get(), test.bits, test.row_tiles, test.column_tiles, 0}, first, count, columns, x.data(),
+   x_stride, test.vectors, out.data(), out_stride);
   for (int v = 0; v < test.vectors; ++v) {
     for (int row = 0; row < out_stride; ++row) {
       std::int32_t ought = 0;

@@ -1,40 +1,33 @@
-// The inner loop of attention on codes: exact dot products of 2-bit and 4-bit codes with int8
-// vectors, on tiles as they lie in a page.
+// How each instruction set multiplies bytes of codes with int8 and sums in fours. The loops around
+// it are one text, code_dots.inc, compiled for each. For each of them here:
 //
-// What differs between instruction sets is how bytes are multiplied and summed in fours; the loops
-// around it are one text, code_dots_loops-inl.h, compiled for each. For each of them here:
-//
-//   kRows     rows (words) of a vector of bytes
+//   kRows     rows (words) of a vector of bytes: kLanes
 //   kBlocks   vectors of bytes that are worked on at a time, to share entries of x between them
 //   Bytes     that vector; Entries: four entries of x, in front of every row
 //   Unpack    the codes of 4 shifts: b[s] holds column group s, times 1 or, where that saves a
 //             shift, times 4. A word of a tile is one row, and its byte i holds, at shift 2 s,
 //             column 4 s + i: entries 4 s .. 4 s + 3 of a vector face every word.
 //   Sums      sums of kRows rows, from zero; Add<s> adds the products of column group s; Flush is
-//             called after every kFlushTiles<bits> tiles at the latest; then Store writes them.
+//             called after every kFlushTiles<bits> tiles at the latest; then Total has them.
 //             (Constructors are spelled out: others are compiled for another instruction set.)
 //
 // Instructions for dot products (AVX-512 VNNI; NEON's) are no target of Highway's of their own:
 // where there are any, a second set is compiled with them, and chosen at run time.
 
 // Included once per instruction set.
-#if defined(OSCARKV_KERNELS_CPU_CODE_DOTS_INL_H_) == defined(HWY_TARGET_TOGGLE)
-#ifdef OSCARKV_KERNELS_CPU_CODE_DOTS_INL_H_
-#undef OSCARKV_KERNELS_CPU_CODE_DOTS_INL_H_
+#if defined(OSCARKV_KERNELS_CPU_CODE_BYTES_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef OSCARKV_KERNELS_CPU_CODE_BYTES_INL_H_
+#undef OSCARKV_KERNELS_CPU_CODE_BYTES_INL_H_
 #else
-#define OSCARKV_KERNELS_CPU_CODE_DOTS_INL_H_
+#define OSCARKV_KERNELS_CPU_CODE_BYTES_INL_H_
 #endif
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
 
-#include "hwy/cache_control.h"
 #include "hwy/highway.h"
-#include "kernels/api/page_layout.h"
-#include "kernels/cpu/code_matrix.h"
-#include "kernels/cpu/dot_instructions.h"
+#include "kernels/cpu/simd-inl.h"
 
 #undef OSCARKV_DOT_ATTRIBUTES
 #if HWY_TARGET == HWY_NEON
@@ -96,8 +89,8 @@ class Sums {
     sum_[s % 2] = _mm512_dpbusd_epi32(sum_[s % 2], b, x);
   }
   HWY_INLINE void Flush() {}
-  HWY_INLINE void Store(std::int32_t* out) const {
-    _mm512_storeu_si512(out, _mm512_add_epi32(sum_[0], _mm512_srai_epi32(sum_[1], 2)));
+  HWY_INLINE hn::Vec<I32> Total() const {
+    return hn::Vec<I32>{_mm512_add_epi32(sum_[0], _mm512_srai_epi32(sum_[1], 2))};
   }
 
  private:
@@ -106,8 +99,6 @@ class Sums {
 };
 
 #endif
-
-#include "kernels/cpu/code_dots_loops-inl.h"
 
 }  // namespace oscarkv::cpu::HWY_NAMESPACE::with_dot_instructions
 HWY_POP_ATTRIBUTES
@@ -162,7 +153,7 @@ class Sums {
     sum_ = _mm512_add_epi32(sum_, _mm512_madd_epi16(pairs_, _mm512_set1_epi16(1)));
     pairs_ = _mm512_setzero_si512();
   }
-  HWY_INLINE void Store(std::int32_t* out) const { _mm512_storeu_si512(out, sum_); }
+  HWY_INLINE hn::Vec<I32> Total() const { return hn::Vec<I32>{sum_}; }
 
  private:
   __m512i sum_;
@@ -213,9 +204,7 @@ class Sums {
     sum_ = _mm256_add_epi32(sum_, _mm256_madd_epi16(pairs_, _mm256_set1_epi16(1)));
     pairs_ = _mm256_setzero_si256();
   }
-  HWY_INLINE void Store(std::int32_t* out) const {
-    _mm256_storeu_si256(reinterpret_cast<__m256i*>(out), sum_);
-  }
+  HWY_INLINE hn::Vec<I32> Total() const { return hn::Vec<I32>{sum_}; }
 
  private:
   __m256i sum_;
@@ -270,7 +259,7 @@ class Sums {
     sum_ = vaddq_s32(sum_, vpaddq_s32(vpaddlq_s16(low_), vpaddlq_s16(high_)));
     low_ = high_ = vdupq_n_s16(0);
   }
-  HWY_INLINE void Store(std::int32_t* out) const { vst1q_s32(out, sum_); }
+  HWY_INLINE hn::Vec<I32> Total() const { return hn::Vec<I32>(sum_); }
 
  private:
   int32x4_t sum_;
@@ -312,7 +301,7 @@ class Sums {
     for (int i = 0; i < 4; ++i) sum_ += b.byte[i] * x.entry[i];
   }
   HWY_INLINE void Flush() {}
-  HWY_INLINE void Store(std::int32_t* out) const { *out = sum_; }
+  HWY_INLINE hn::Vec<I32> Total() const { return hn::Vec<I32>(sum_); }
 
  private:
   std::int32_t sum_;
@@ -320,25 +309,7 @@ class Sums {
 
 #endif
 
-#include "kernels/cpu/code_dots_loops-inl.h"
-
 }  // namespace plain
-
-// out[v][r] = sum over the columns c of `columns` of code(r, c) * x[v][c], for the rows r of row
-// tiles [first, first + count) and `vectors` vectors v. The rows of x and out are `x_stride` and
-// `out_stride` elements apart; both are indexed by columns and rows of the whole matrix.
-HWY_INLINE void CodeDots(const CodeMatrix& matrix, int first, int count, const ColumnTiles& columns,
-                         const std::int8_t* x, int x_stride, int vectors, std::int32_t* out,
-                         int out_stride) {
-#ifdef OSCARKV_DOT_ATTRIBUTES
-  if (UseDotInstructions()) {
-    with_dot_instructions::Dots(matrix, first, count, columns, x, x_stride, vectors, out,
-                                out_stride);
-    return;
-  }
-#endif
-  plain::Dots(matrix, first, count, columns, x, x_stride, vectors, out, out_stride);
-}
 
 }  // namespace oscarkv::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
