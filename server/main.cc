@@ -42,9 +42,12 @@ int WaitForStop(const sigset_t& signals) {
 
 // Messages are large and pass from thread to thread. By default glibc keeps what is freed, ever
 // larger buffers of it, in eight arenas a processor: many times what the messages under way take.
+// With a fixed limit for those it would give the rest back too eagerly: what one step has freed the
+// next one would have to fault in again, page by page.
 void BoundFreeMemory() {
 #ifdef __GLIBC__
   mallopt(M_MMAP_THRESHOLD, 1 << 20);
+  mallopt(M_TRIM_THRESHOLD, 16 << 20);
   mallopt(M_ARENA_MAX, 4);
 #endif
 }
