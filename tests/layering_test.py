@@ -24,7 +24,7 @@ def rule_of_server(_, header, __):
 
 
 def rule_of_core(_, header, __):
-    """server/base, server/pages and server/session know neither gRPC nor protobuf nor server/rpc"""
+    """base, pages, session and queue of the server know neither gRPC nor protobuf nor server/rpc"""
     return header.startswith(GRPC + PROTOBUF + ("server/rpc/",))
 
 
@@ -63,6 +63,7 @@ RULES = [
     ("server/base/", rule_of_core),
     ("server/pages/", rule_of_core),
     ("server/session/", rule_of_core),
+    ("server/queue/", rule_of_core),
     ("kernels/", rule_of_kernels),
     ("kernels/api/", rule_of_codec),
     ("kernels/codec/", rule_of_codec),

@@ -15,7 +15,7 @@
 #include "server/rpc/prepared_batch.h"
 #include "server/rpc/rpc_scope.h"
 #include "server/rpc/wire.h"
-#include "server/rpc/work.h"
+#include "server/queue/work.h"
 
 namespace oscarkv {
 

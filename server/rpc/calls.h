@@ -21,7 +21,7 @@
 #include "server/rpc/limits.h"
 #include "server/rpc/rpc_scope.h"
 #include "server/rpc/wire.h"
-#include "server/rpc/work_queue.h"
+#include "server/queue/work_queue.h"
 
 namespace oscarkv {
 

@@ -7,7 +7,7 @@
 #include "oscarkv/v1/kv_cache.grpc.pb.h"
 #include "server/rpc/exchange_stream.h"
 #include "server/rpc/handlers.h"
-#include "server/rpc/work_queue.h"
+#include "server/queue/work_queue.h"
 
 namespace oscarkv {
 

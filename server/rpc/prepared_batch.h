@@ -12,7 +12,7 @@
 #include "absl/status/statusor.h"
 #include "oscarkv/v1/kv_cache.pb.h"
 #include "server/rpc/decode_batch.h"
-#include "server/rpc/work.h"
+#include "server/queue/work.h"
 #include "server/session/session_store.h"
 
 namespace oscarkv {

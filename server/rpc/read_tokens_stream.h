@@ -12,7 +12,7 @@
 #include "server/rpc/handlers.h"
 #include "server/rpc/rpc_scope.h"
 #include "server/rpc/token_reader.h"
-#include "server/rpc/work.h"
+#include "server/queue/work.h"
 
 namespace oscarkv {
 

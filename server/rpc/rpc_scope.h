@@ -13,7 +13,7 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "grpcpp/server_context.h"
-#include "server/rpc/work_queue.h"
+#include "server/queue/work_queue.h"
 
 namespace oscarkv {
 

@@ -23,7 +23,7 @@
 #include <utility>
 
 #include "absl/functional/function_ref.h"
-#include "server/rpc/work.h"
+#include "server/queue/work.h"
 
 namespace oscarkv {
 

@@ -1,4 +1,4 @@
-#include "server/rpc/fair_queue.h"
+#include "server/queue/fair_queue.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "server/rpc/fair_queue.h"
+#include "server/queue/fair_queue.h"
 
 #include <algorithm>
 #include <utility>

@@ -1,4 +1,4 @@
-#include "server/rpc/work_queue.h"
+#include "server/queue/work_queue.h"
 
 #include <algorithm>
 #include <utility>
@@ -182,7 +182,7 @@ WorkQueue::Batch WorkQueue::Gather() {
     return facts.kind == batch.front()->facts().kind && cost + facts.cost <= limits_.cost &&
            items + facts.items <= limits_.items;
   };
-  waiting_.Offer([&](Work& work) {
+  waiting_.Offer([&](Work& work) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     const WorkFacts& facts = work.facts();
     if (!batch.empty() && (batch.front()->facts().kind == WorkKind::kOther ||
                            cost >= limits_.cost || items >= limits_.items)) {
@@ -207,8 +207,10 @@ bool WorkQueue::MayBegin(const WorkFacts& facts) const {
   if (facts.kind == WorkKind::kOther) return true;
   if (batches_ >= kBatchesAtOnce) return false;
   if (IsLong(facts) && long_batches_ >= kLongBatchesAtOnce) return false;
-  return std::none_of(facts.layers.begin(), facts.layers.end(),
-                      [this](const LayerKey& key) { return busy_.contains(key.layer); });
+  for (const LayerKey& key : facts.layers) {
+    if (busy_.contains(key.layer)) return false;
+  }
+  return true;
 }
 
 void WorkQueue::NoteTaken(const Batch& batch) {

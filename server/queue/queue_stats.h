@@ -7,7 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "server/rpc/work.h"
+#include "server/queue/work.h"
 
 namespace oscarkv {
 

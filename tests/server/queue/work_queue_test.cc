@@ -1,4 +1,4 @@
-#include "server/rpc/work_queue.h"
+#include "server/queue/work_queue.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "server/base/error.h"
-#include "tests/server/rpc/test_requests.h"
+#include "tests/server/support/error_details.h"
 
 namespace oscarkv {
 namespace {

@@ -39,9 +39,9 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "server/base/mutex.h"
-#include "server/rpc/fair_queue.h"
-#include "server/rpc/queue_stats.h"
-#include "server/rpc/work.h"
+#include "server/queue/fair_queue.h"
+#include "server/queue/queue_stats.h"
+#include "server/queue/work.h"
 
 namespace oscarkv {
 
