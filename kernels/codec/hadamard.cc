@@ -9,14 +9,7 @@
 namespace oscarkv {
 namespace {
 
-constexpr int kMaxBase = 28;
 constexpr int kLanes = 16;
-
-// H_m with entries 1 and -1, which multiply exactly.
-struct BaseMatrix {
-  int order = 1;
-  std::array<std::array<float, kMaxBase>, kMaxBase> sign = {};
-};
 
 // 1 if n is a nonzero square modulo the prime q, 0 if it is zero, else -1.
 constexpr int QuadraticCharacter(int n, int q) {
@@ -34,15 +27,15 @@ constexpr int Bordered(int row, int column, int q, int border) {
   return column == 0 ? border : QuadraticCharacter(row - column, q);
 }
 
-constexpr BaseMatrix Trivial() {
-  BaseMatrix h;
+constexpr HadamardBase Trivial() {
+  HadamardBase h;
   h.sign[0][0] = 1;
   return h;
 }
 
 // REQUIRES: q is a prime, 3 modulo 4.
-constexpr BaseMatrix PaleyOne(int q) {
-  BaseMatrix h;
+constexpr HadamardBase PaleyOne(int q) {
+  HadamardBase h;
   h.order = q + 1;
   for (int row = 0; row < h.order; ++row) {
     for (int column = 0; column < h.order; ++column) {
@@ -53,10 +46,10 @@ constexpr BaseMatrix PaleyOne(int q) {
 }
 
 // REQUIRES: q is a prime, 1 modulo 4.
-constexpr BaseMatrix PaleyTwo(int q) {
+constexpr HadamardBase PaleyTwo(int q) {
   constexpr int kOfConference[2][2] = {{1, 1}, {1, -1}};
   constexpr int kOfIdentity[2][2] = {{1, -1}, {-1, -1}};
-  BaseMatrix h;
+  HadamardBase h;
   h.order = 2 * (q + 1);
   for (int row = 0; row < h.order; ++row) {
     for (int column = 0; column < h.order; ++column) {
@@ -71,24 +64,10 @@ constexpr BaseMatrix PaleyTwo(int q) {
   return h;
 }
 
-constexpr BaseMatrix kH1 = Trivial();
-constexpr BaseMatrix kH12 = PaleyOne(11);
-constexpr BaseMatrix kH20 = PaleyOne(19);
-constexpr BaseMatrix kH28 = PaleyTwo(13);
-
-const BaseMatrix& BaseOf(int dim) {
-  switch (dim) {
-    case 96:
-    case 192:
-      return kH12;
-    case 80:
-      return kH20;
-    case 112:
-      return kH28;
-    default:
-      return kH1;
-  }
-}
+constexpr HadamardBase kH1 = Trivial();
+constexpr HadamardBase kH12 = PaleyOne(11);
+constexpr HadamardBase kH20 = PaleyOne(19);
+constexpr HadamardBase kH28 = PaleyTwo(13);
 
 // The functions below work on x[dim][lanes], rows `stride` apart.
 
@@ -112,9 +91,9 @@ void Butterflies(float* x, int dim, int run, std::ptrdiff_t stride) {
 
 // x (H_m (x) I), or with H_m transposed.
 template <int lanes>
-void MultiplyBase(const BaseMatrix& base, bool transposed, float* x, int run,
+void MultiplyBase(const HadamardBase& base, bool transposed, float* x, int run,
                   std::ptrdiff_t stride) {
-  float in[kMaxBase][lanes];
+  float in[HadamardBase::kMaxOrder][lanes];
   for (int j = 0; j < run; ++j) {
     for (int row = 0; row < base.order; ++row) {
       std::copy_n(x + (row * run + j) * stride, lanes, in[row]);
@@ -136,7 +115,7 @@ void MultiplyBase(const BaseMatrix& base, bool transposed, float* x, int run,
 
 template <int lanes>
 void Multiply(float* x, int dim, std::ptrdiff_t stride, bool transposed) {
-  const BaseMatrix& base = BaseOf(dim);
+  const HadamardBase& base = HadamardBaseOf(dim);
   const int run = dim / base.order;
   Butterflies<lanes>(x, dim, run, stride);
   if (base.order > 1) MultiplyBase<lanes>(base, transposed, x, run, stride);
@@ -182,12 +161,26 @@ void MultiplyRows(float* x, int rows, int dim, bool transposed) {
 
 }  // namespace
 
+const HadamardBase& HadamardBaseOf(int dim) {
+  switch (dim) {
+    case 96:
+    case 192:
+      return kH12;
+    case 80:
+      return kH20;
+    case 112:
+      return kH28;
+    default:
+      return kH1;
+  }
+}
+
 bool IsHeadDim(int dim) {
   return std::find(kHeadDims.begin(), kHeadDims.end(), dim) != kHeadDims.end();
 }
 
 int HadamardSign(int dim, int row, int column) {
-  const BaseMatrix& base = BaseOf(dim);
+  const HadamardBase& base = HadamardBaseOf(dim);
   const int run = dim / base.order;
   const auto common = static_cast<unsigned>((row % run) & (column % run));
   const int sylvester = std::popcount(common) % 2 == 0 ? 1 : -1;

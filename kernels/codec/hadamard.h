@@ -13,7 +13,7 @@
 // m x m step as ((+-x_0 +- x_1) +- x_2) ..., then one multiplication by 1 / sqrt(dim), all in fp32.
 #pragma once
 
-#include <cstdint>
+#include <array>
 
 #include "kernels/api/layer_spec.h"
 
@@ -24,7 +24,17 @@ inline constexpr int kMaxHeadDim = kHeadDims.back();
 // Whether `dim` is one of kHeadDims.
 bool IsHeadDim(int dim);
 
-// H[row][column] * sqrt(dim): 1 or -1. REQUIRES here and below: IsHeadDim(dim).
+// H_m with entries 1 and -1, which multiply exactly.
+struct HadamardBase {
+  static constexpr int kMaxOrder = 28;
+  int order = 1;
+  std::array<std::array<float, kMaxOrder>, kMaxOrder> sign = {};  // [row][column]
+};
+
+// H_m of heads of `dim` channels. REQUIRES here and below: IsHeadDim(dim).
+const HadamardBase& HadamardBaseOf(int dim);
+
+// H[row][column] * sqrt(dim): 1 or -1.
 int HadamardSign(int dim, int row, int column);
 
 // x[dim] = x H, in place.

@@ -7,7 +7,6 @@
 #include <fstream>
 #include <functional>
 #include <iostream>
-#include <regex>
 #include <vector>
 
 #include "kernels/cpu/executor.h"
@@ -25,26 +24,38 @@ namespace {
 // Caches that hold a fraction of a working set hold little of what is read next.
 constexpr std::int64_t kCachesInWorkingSet = 4;
 
-// What rows add to while they run.
+// What rows add to while they run, one after another.
 struct Progress {
   Environment& environment;
   const Options& options;
   std::int64_t available_bytes;
   std::vector<Measurement> measurements;
+  std::string problem;  // of the last row; empty: it is the last of `measurements`
+  bool failed = false;
 };
 
+void LeaveOut(benchmark::State& state, Progress& progress, const std::string& problem) {
+  progress.problem = problem;
+  state.SkipWithError(progress.problem.c_str());
+}
+
 void RunRow(benchmark::State& state, Progress& progress, const Row& row) {
+  progress.problem.clear();
   for ([[maybe_unused]] auto _ : state) {
     const std::int64_t needed = MemoryOf(progress.environment, row);
     if (needed > progress.available_bytes) {
-      state.SkipWithError(
-          ("left out: needs " + std::to_string(needed >> 20) + " MiB of memory").c_str());
+      LeaveOut(state, progress,
+               "left out: needs " + std::to_string(needed >> 20) + " MiB of memory");
       return;
     }
     const WorkloadResult made = MakeWorkload(progress.environment, row);
-    if (!made.status.ok()) return state.SkipWithError(made.status.message.c_str());
-    MeasurementResult result = Measure(row, *made.workload, progress.options.effort);
-    if (!result.status.ok()) return state.SkipWithError(result.status.message.c_str());
+    MeasurementResult result{made.status, {}};
+    if (made.status.ok()) result = Measure(row, *made.workload, progress.options.effort);
+    if (!result.status.ok()) {
+      progress.failed = true;
+      LeaveOut(state, progress, "failed: " + result.status.message);
+      return;
+    }
     state.SetIterationTime(result.measurement.ours.seconds);
     progress.measurements.push_back(result.measurement);
   }
@@ -55,21 +66,17 @@ class TableReporter : public benchmark::BenchmarkReporter {
  public:
   TableReporter(const Progress& progress, const RunInfo& info) : progress_(progress), info_(info) {}
 
-  bool failed() const { return failed_; }
-
   bool ReportContext(const Context&) override {
     PrintHeading(std::cout, info_);
     return true;
   }
 
   void ReportRuns(const std::vector<Run>& reports) override {
-    for (const auto& report : reports) {
-      if (report.error_occurred) {
-        const bool left_out = report.error_message.rfind("left out", 0) == 0;
-        failed_ = failed_ || !left_out;
-        std::cout << report.benchmark_name() << ": " << report.error_message << std::endl;
-      } else {
+    for (const Run& report : reports) {
+      if (progress_.problem.empty()) {
         PrintRow(std::cout, progress_.measurements.back());
+      } else {
+        std::cout << report.benchmark_name() << ": " << progress_.problem << std::endl;
       }
     }
   }
@@ -77,7 +84,6 @@ class TableReporter : public benchmark::BenchmarkReporter {
  private:
   const Progress& progress_;
   const RunInfo& info_;
-  bool failed_ = false;
 };
 
 std::string Now() {
@@ -107,9 +113,13 @@ int Main(int argc, char** argv) {
   Options options;
   if (const auto status = ParseOptions(argc, argv, machine.cores, options)) return *status;
 
+  if (options.list) {
+    for (const Row& row : options.rows) std::cout << row.name() << "\n";
+    return 0;
+  }
   Environment environment(kCachesInWorkingSet * machine.cache_bytes);
   // Some memory stays for the rest of the machine.
-  Progress progress{environment, options, machine.available_bytes / 10 * 9, {}};
+  Progress progress{environment, options, machine.available_bytes / 10 * 9, {}, ""};
   for (const Row& row : options.rows) {
     benchmark::RegisterBenchmark(row.name().c_str(), RunRow, std::ref(progress), row)
         ->UseManualTime()
@@ -118,19 +128,9 @@ int Main(int argc, char** argv) {
   char* only_name[] = {argv[0], nullptr};
   int one = 1;
   benchmark::Initialize(&one, only_name);
-  if (options.list) {
-    const std::regex filter(options.filter);
-    for (const Row& row : options.rows) {
-      if (std::regex_search(row.name(), filter)) std::cout << row.name() << "\n";
-    }
-    return 0;
-  }
   const RunInfo info = InfoOf(environment, machine, options);
   TableReporter reporter(progress, info);
-  if (benchmark::RunSpecifiedBenchmarks(&reporter, options.filter) == 0) {
-    std::cerr << "error: no row's name matches " << options.filter << "\n";
-    return 2;
-  }
+  benchmark::RunSpecifiedBenchmarks(&reporter, ".");
   if (!options.json.empty()) {
     std::ofstream file(options.json);
     file << ToJson(info, progress.measurements) << std::flush;
@@ -139,7 +139,7 @@ int Main(int argc, char** argv) {
       return 1;
     }
   }
-  return reporter.failed() || progress.measurements.empty() ? 1 : 0;
+  return progress.failed || progress.measurements.empty() ? 1 : 0;
 }
 
 }  // namespace

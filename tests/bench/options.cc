@@ -103,13 +103,14 @@ void AddCombination(CLI::App& app, Combination& c) {
 std::optional<int> ParseOptions(int argc, char** argv, int threads, Options& options) {
   CLI::App app("Times the CPU backend beside BF16 attention and the reading of its bytes.");
   std::string set = "full";
+  std::string filter;
   Combination combination;
   combination.threads = {threads};
   options.effort = {7, 0.2, 31};
   app.add_option("--set", set, "rows to measure: quick, must, full or all")
       ->check(CLI::IsMember(NamesOfSets()))
       ->capture_default_str();
-  app.add_option("--filter", options.filter, "only rows whose name this regular expression finds")
+  app.add_option("--filter", filter, "only rows whose name this regular expression finds")
       ->check(Regex);
   app.add_flag("--list", options.list, "print the names of the rows and stop");
   app.add_option("--repetitions", options.effort.repetitions, "of each row, at least")
@@ -133,7 +134,12 @@ std::optional<int> ParseOptions(int argc, char** argv, int threads, Options& opt
     std::cerr << "error: " << row.name() << ": " << why << "\n";
     return 2;
   }
-  return std::nullopt;
+  std::erase_if(options.rows, [pattern = std::regex(filter)](const Row& row) {
+    return !std::regex_search(row.name(), pattern);
+  });
+  if (!options.rows.empty()) return std::nullopt;
+  std::cerr << "error: no row's name matches " << filter << "\n";
+  return 2;
 }
 
 }  // namespace oscarkv::bench

@@ -12,8 +12,7 @@ namespace oscarkv::bench {
 
 struct Options {
   std::vector<Row> rows;
-  std::string filter = ".*";  // of names of rows
-  std::string json;           // file to write; empty: none
+  std::string json;  // file to write; empty: none
   std::string revision;
   bool list = false;
   Effort effort;

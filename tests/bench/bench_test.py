@@ -1,0 +1,111 @@
+#!/usr/bin/env python3
+"""Runs the benchmark program on rows of every kind and checks its JSON and its refusals.
+
+bench_test.py PROGRAM  runs it
+bench_test.py FILE     checks a JSON file only, e.g. that of scripts/bench
+"""
+
+import json
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+NUMBER, COUNT, TEXT = (int, float), int, str
+ROW = {
+    "operation": TEXT, "profile": TEXT, "context": COUNT, "batch": COUNT, "query_heads": COUNT, "kv_heads": COUNT,
+    "head_dim": COUNT, "queries": COUNT, "threads": COUNT, "seconds": NUMBER,
+    "bf16_seconds": (int, float, type(None)), "read_seconds": NUMBER, "bf16_read_seconds": (int, float, type(None)),
+    "bytes": COUNT, "bf16_bytes": COUNT, "repetitions": COUNT, "spread": dict, "peers": dict,
+}
+FILE = {"machine": dict, "date": TEXT, "version": TEXT, "revision": TEXT, "working_set_bytes": COUNT, "rows": list}
+MACHINE = {"processor": TEXT, "cores": COUNT, "last_level_cache_bytes": COUNT, "memory_bytes": COUNT,
+           "huge_pages": TEXT, "backend": TEXT, "baseline": TEXT}
+# Rows of every kind, as small as they can be.
+RUNS = [
+    ["--operation", "attend", "--profile", "DENSE,PRECISE,PAPER,KIVI", "--context", "1024"],
+    ["--operation", "prefill", "--context", "1024", "--queries", "32", "--query-heads", "8"],
+    ["--operation", "append,seal_given,seal_auto,read_tokens", "--context", "128"],
+]
+REFUSED = [
+    ["--operation", "atend"],
+    ["--operation", "attend", "--profile", "dense"],
+    ["--operation", "attend", "--context", "1000"],
+    ["--operation", "attend", "--head-dim", "80"],
+    ["--operation", "attend", "--query-heads", "24"],
+    ["--operation", "attend", "--threads", "0"],
+    ["--operation", "seal_auto", "--context", "129"],
+    ["--context", "1024"],
+    ["--set", "everything"],
+    ["--filter", "("],
+    ["--filter", "nothing is called so"],
+    ["--repetitions", "0"],
+    ["--what"],
+]
+
+
+def keys_agree(name, value, expected):
+    """What is wrong with the keys of an object."""
+    wrong = [f"{name}: no {key}" for key in expected if key not in value]
+    wrong += [f"{name}: {key} is not expected" for key in value if key not in expected]
+    return wrong + [f"{name}: {key} is {value[key]!r}" for key, kind in expected.items()
+                    if key in value and not isinstance(value[key], kind)]
+
+
+def check_file(path):
+    """What is wrong with a JSON file, and its rows."""
+    file = json.loads(pathlib.Path(path).read_text())
+    wrong = keys_agree("file", file, FILE) or keys_agree("machine", file["machine"], MACHINE)
+    if not wrong and not file["rows"]:
+        wrong = ["no rows"]
+    for row in file.get("rows", []):
+        name = f"{row.get('operation')}/{row.get('profile')}/{row.get('context')}"
+        wrong += keys_agree(name, row, ROW)
+        attends = row["operation"] in ("attend", "prefill")
+        wrong += [f"{name}: {key} is {row[key]}" for key in ("seconds", "bf16_seconds", "read_seconds",
+                                                             "bf16_read_seconds")
+                  if (row[key] is None and (attends or key in ("seconds", "read_seconds")))
+                  or (row[key] is not None and not 0 < row[key] < 3600)]
+        wrong += [f"{name}: peer {peer} is {seconds!r}" for peer, seconds in row["peers"].items()
+                  if not isinstance(seconds, float) or seconds <= 0]
+    return wrong, file.get("rows", [])
+
+
+def check_program(program):
+    wrong, rows = [], 0
+    with tempfile.TemporaryDirectory() as folder:
+        path = pathlib.Path(folder) / "bench.json"
+        for arguments in RUNS:
+            command = [program, *arguments, "--repetitions", "1", "--json", path]
+            expected = subprocess.run([*command, "--list"], text=True, capture_output=True, check=True).stdout
+            done = subprocess.run(command, text=True, capture_output=True, check=False)
+            if done.returncode != 0:
+                wrong.append(f"{' '.join(arguments)}: status {done.returncode}: {done.stdout}{done.stderr}")
+                continue
+            mistakes, found = check_file(path)
+            wrong += mistakes
+            if len(found) != len(expected.splitlines()):
+                wrong.append(f"{' '.join(arguments)}: {len(found)} rows, --list names {len(expected.splitlines())}")
+            rows += len(found)
+    for arguments in REFUSED:
+        done = subprocess.run([program, *arguments], text=True, capture_output=True, check=False)
+        if done.returncode != 2 or not done.stderr.strip():
+            wrong.append(f"{' '.join(arguments)}: status {done.returncode}, {done.stderr!r}")
+    return wrong, rows
+
+
+def main(arguments):
+    if len(arguments) != 1 or arguments[0].startswith("-"):
+        print(__doc__)
+        return 2
+    if arguments[0].endswith(".json"):
+        wrong, found = check_file(arguments[0])
+        rows = len(found)
+    else:
+        wrong, rows = check_program(arguments[0])
+    print("\n".join(wrong) or f"{rows} rows are as they should be")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
