@@ -16,7 +16,7 @@ ROW = {
     "operation": TEXT, "profile": TEXT, "context": COUNT, "batch": COUNT, "query_heads": COUNT, "kv_heads": COUNT,
     "head_dim": COUNT, "queries": COUNT, "threads": COUNT, "seconds": NUMBER,
     "bf16_seconds": (int, float, type(None)), "read_seconds": NUMBER, "bf16_read_seconds": (int, float, type(None)),
-    "bytes": COUNT, "bf16_bytes": COUNT, "repetitions": COUNT, "spread": dict, "peers": dict,
+    "bytes": COUNT, "bf16_bytes": COUNT, "repetitions": COUNT, "huge_page_share": (int, float, type(None)), "spread": dict, "peers": dict,
 }
 FILE = {"machine": dict, "date": TEXT, "version": TEXT, "revision": TEXT, "working_set_bytes": COUNT, "rows": list}
 MACHINE = {"processor": TEXT, "cores": COUNT, "last_level_cache_bytes": COUNT, "memory_bytes": COUNT,

@@ -14,6 +14,7 @@ namespace {
 
 // Where the system does not say.
 constexpr std::int64_t kUsualCacheBytes = std::int64_t{32} << 20;
+constexpr std::int64_t kUsualMemoryBytes = std::int64_t{4} << 30;
 
 std::string FirstLine(const std::string& path) {
   std::ifstream file(path);
@@ -48,18 +49,6 @@ std::int64_t LastLevelCacheBytes() {
   return sum > 0 ? sum : kUsualCacheBytes;
 }
 
-std::int64_t AvailableBytes() {
-  std::ifstream file("/proc/meminfo");
-  std::string name;
-  std::int64_t kib = 0;
-  std::string unit;
-  while (file >> name >> kib) {
-    std::getline(file, unit);
-    if (name == "MemAvailable:") return kib << 10;
-  }
-  return std::int64_t{4} << 30;
-}
-
 // The word in brackets of "always [madvise] never".
 std::string HugePages() {
   const std::string line = FirstLine("/sys/kernel/mm/transparent_hugepage/enabled");
@@ -70,6 +59,18 @@ std::string HugePages() {
              : line.substr(begin + 1, end - begin - 1);
 }
 
+// "Name:   123 kB" of a file of such lines, in bytes.
+std::optional<std::int64_t> BytesOf(const std::string& path, const std::string& name) {
+  std::ifstream file(path);
+  for (std::string line; std::getline(file, line);) {
+    std::istringstream words(line);
+    std::string first;
+    std::int64_t kib = 0;
+    if (words >> first >> kib && first == name) return kib << 10;
+  }
+  return std::nullopt;
+}
+
 }  // namespace
 
 Machine ThisMachine() {
@@ -78,9 +79,18 @@ Machine ThisMachine() {
   machine.cores = cpu::MakeExecutor(0)->threads();
   machine.cache_bytes = LastLevelCacheBytes();
   machine.memory_bytes = cpu::MemoryLimit();
-  machine.available_bytes = std::min(AvailableBytes(), machine.memory_bytes);
+  machine.available_bytes = std::min(
+      BytesOf("/proc/meminfo", "MemAvailable:").value_or(kUsualMemoryBytes), machine.memory_bytes);
   machine.huge_pages = HugePages();
   return machine;
+}
+
+std::optional<double> HugePageShare() {
+  constexpr char kFile[] = "/proc/self/smaps_rollup";
+  const std::optional<std::int64_t> all = BytesOf(kFile, "Anonymous:");
+  const std::optional<std::int64_t> huge = BytesOf(kFile, "AnonHugePages:");
+  if (!all || !huge || *all == 0) return std::nullopt;
+  return static_cast<double>(*huge) / static_cast<double>(*all);
 }
 
 }  // namespace oscarkv::bench

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 namespace oscarkv::bench {
@@ -16,5 +17,8 @@ struct Machine {
 };
 
 Machine ThisMachine();
+
+// How much of this process's memory, its files aside, lies in huge pages: 0 to 1, if known.
+std::optional<double> HugePageShare();
 
 }  // namespace oscarkv::bench

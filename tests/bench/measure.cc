@@ -5,6 +5,8 @@
 #include <chrono>
 #include <vector>
 
+#include "tests/bench/machine.h"
+
 namespace oscarkv::bench {
 namespace {
 
@@ -60,7 +62,8 @@ MeasurementResult Measure(const Row& row, const Workload& workload, const Effort
     total += all[0].seconds.back() * static_cast<double>(workload.ours.calls);
   }
   return {KernelStatus::Ok(),
-          {row, made, *TimingOf(all[0]), TimingOf(all[1]), TimingOf(all[2]), TimingOf(all[3])}};
+          {row, made, HugePageShare(), *TimingOf(all[0]), TimingOf(all[1]), TimingOf(all[2]),
+           TimingOf(all[3])}};
 }
 
 }  // namespace oscarkv::bench

@@ -24,6 +24,7 @@ struct Timing {
 struct Measurement {
   Row row;
   int repetitions = 0;
+  std::optional<double> huge_page_share;  // of the program's memory
   Timing ours;
   std::optional<Timing> bf16;
   std::optional<Timing> read;

@@ -6,8 +6,8 @@ peers.py FILE    measures each attend and prefill row that has no peers yet, and
 PyTorch in bf16: `scaled_dot_product_attention` with grouped heads (torch_sdpa_gqa), with heads
 expanded by a view (torch_sdpa_expanded) and with a group's heads folded into query tokens
 (torch_sdpa_folded), and two matrix products with a softmax between them (torch_bmm). llama.cpp:
-ggml_flash_attn_ext on f16 and q4_0 caches (llamacpp_f16, llamacpp_q4_0), through the libraries that
-llama-cpp-python builds for this machine.
+ggml_flash_attn_ext on f16, q8_0 and q4_0 caches (llamacpp_f16, llamacpp_q8_0, llamacpp_q4_0), through
+the libraries that llama-cpp-python builds for this machine.
 
 As in the benchmark itself: the same shapes and threads, huge pages, every pass through a working set
 of several times the last-level cache, medians. Keys and values lie as suits each best, the tokens of
@@ -149,14 +149,16 @@ class InitParams(ctypes.Structure):
 class LlamaCpp:
     """ggml's flash attention on caches of one type."""
 
-    F32, F16, Q4_0 = 0, 1, 2
+    F32, F16, Q4_0, Q8_0 = 0, 1, 2, 8
     name = "llamacpp"
 
     def __init__(self, pool):
         self.base, self.cpu = self.load()
-        quantized = np.empty(len(pool) // 32 * 18, np.uint8)
-        self.base.ggml_quantize_chunk(self.Q4_0, pool.ctypes.data, quantized.ctypes.data, 0, 1, len(pool), None)
-        self.arenas = {self.F16: Arena(pool.astype(np.float16).view(np.uint8)), self.Q4_0: Arena(quantized)}
+        self.arenas = {self.F16: Arena(pool.astype(np.float16).view(np.uint8))}
+        for kind, block_bytes in [(self.Q8_0, 34), (self.Q4_0, 18)]:
+            quantized = np.empty(len(pool) // 32 * block_bytes, np.uint8)
+            self.base.ggml_quantize_chunk(kind, pool.ctypes.data, quantized.ctypes.data, 0, 1, len(pool), None)
+            self.arenas[kind] = Arena(quantized)
         self.pools = {}
 
     @staticmethod
@@ -198,8 +200,8 @@ class LlamaCpp:
         return self.pools[threads]
 
     def calls(self, shape, working_set):
-        for name, kind, bytes_of in [("f16", self.F16, lambda n: 2 * n), ("q4_0", self.Q4_0, lambda n: n // 32 * 18)]:
-            side = bytes_of(shape.elements)
+        for name, kind, block_bytes in [("f16", self.F16, 64), ("q8_0", self.Q8_0, 34), ("q4_0", self.Q4_0, 18)]:
+            side = shape.elements // 32 * block_bytes
             instances = -(-working_set // (2 * side))
             memory = self.arenas[kind].reserve(instances * 2 * side)
             graphs = Graphs(self, shape, kind, memory, instances, side)
@@ -289,7 +291,7 @@ def measure(call, instances, repetitions):
 
 def measure_row(row, peers, working_set):
     shape = Shape(row)
-    if 6 * shape.elements + 2 * working_set > MEMORY_SHARE * available_bytes():
+    if 12 * shape.elements + 4 * working_set > MEMORY_SHARE * available_bytes():
         print(f"{describe(row)}: left out, needs too much memory", flush=True)
         return
     repetitions = min(row["repetitions"], REPETITIONS)

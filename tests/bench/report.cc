@@ -56,6 +56,7 @@ Json RowToJson(const Measurement& m) {
           {"bytes", row.bytes()},
           {"bf16_bytes", row.bf16_bytes()},
           {"repetitions", m.repetitions},
+          {"huge_page_share", m.huge_page_share ? Json(*m.huge_page_share) : Json(nullptr)},
           {"spread",
            {{"seconds", Spread(m.ours)},
             {"bf16_seconds", Spread(m.bf16)},

@@ -8,8 +8,9 @@
 namespace oscarkv::bench {
 namespace {
 
-// Tokens of all sessions of a call, one after another, into window blocks of their own. The
-// baseline is what a BF16 cache of [kv_head][token][head_dim] does: it copies rows.
+// Tokens of all sessions of a call into window blocks: each call into blocks of its own, or, where
+// they leave room, into the slots after those of the call before. The baseline is what a BF16 cache
+// of [kv_head][token][head_dim] does: it copies rows.
 class AppendWorkload : public Workload {
  public:
   AppendWorkload(Environment& environment, const Row& row)
@@ -18,9 +19,10 @@ class AppendWorkload : public Workload {
         row_(row),
         spec_(row.spec()),
         blocks_per_session_((row.context + kWindowBlockTokens - 1) / kWindowBlockTokens),
-        calls_(environment.InstancesOf(CallBytes())),
-        blocks_(calls_ * row.batch * blocks_per_session_, kNoBlock),
-        cache_(calls_ * CallBytes()) {
+        calls_per_block_(std::max<std::int64_t>(1, kWindowBlockTokens / row.context)),
+        calls_(environment.InstancesOf(row.bf16_bytes())),
+        blocks_(BlockSets() * row.batch * blocks_per_session_, kNoBlock),
+        cache_(BlockSets() * SetBytes()) {
     status_ = backend_.Allocate(TokenBlockLayout(spec_, kWindowBlockTokens).bytes, blocks_);
     keys_ = reinterpret_cast<const std::uint16_t*>(environment.arena());
     ours = {calls_, [this](std::int64_t call) { return Append(call); }};
@@ -36,9 +38,13 @@ class AppendWorkload : public Workload {
   const KernelStatus& status() const { return status_; }
 
  private:
-  std::int64_t CallBytes() const {
+  // A set: blocks for the tokens of a call, in which those of calls_per_block_ calls have room.
+  std::int64_t BlockSets() const { return (calls_ + calls_per_block_ - 1) / calls_per_block_; }
+  std::int64_t SetBytes() const {
     return row_.batch * blocks_per_session_ * TokenBlockLayout(spec_, kWindowBlockTokens).bytes;
   }
+  std::int64_t SetOf(std::int64_t call) const { return call / calls_per_block_; }
+  std::int64_t SlotOf(std::int64_t call) const { return call % calls_per_block_ * row_.context; }
   const std::uint16_t* Rows(std::int64_t call) const {
     return keys_ + call * (row_.bf16_bytes() / 2);
   }
@@ -48,12 +54,13 @@ class AppendWorkload : public Workload {
     const std::int64_t width = std::int64_t{1} * row_.kv_heads * row_.head_dim;
     for (int session = 0; session < row_.batch; ++session) {
       const BlockId* const blocks =
-          blocks_.data() + (call * row_.batch + session) * blocks_per_session_;
+          blocks_.data() + (SetOf(call) * row_.batch + session) * blocks_per_session_;
       const std::uint16_t* const keys = Rows(call) + session * 2 * row_.context * width;
       for (std::int64_t token = 0; token < row_.context; token += kWindowBlockTokens) {
         AppendItem item;
         item.spec = &spec_;
         item.block = blocks[token / kWindowBlockTokens];
+        item.slot = static_cast<std::int32_t>(SlotOf(call));
         item.tokens = static_cast<std::int32_t>(
             std::min<std::int64_t>(kWindowBlockTokens, row_.context - token));
         item.keys = keys + token * width;
@@ -73,8 +80,8 @@ class AppendWorkload : public Workload {
       const std::int64_t tensor = piece / row_.kv_heads;
       const std::int64_t head = piece % row_.kv_heads;
       const std::uint16_t* const from = Rows(call) + tensor * tokens * row_.kv_heads * dim;
-      std::uint16_t* const to =
-          cache_.as<std::uint16_t>() + (call * CallBytes() / 2) + piece * capacity * dim;
+      std::uint16_t* const to = cache_.as<std::uint16_t>() + SetOf(call) * SetBytes() / 2 +
+                                (piece * capacity + SlotOf(call)) * dim;
       for (std::int64_t token = 0; token < tokens; ++token) {
         std::memcpy(to + token * dim, from + (token * row_.kv_heads + head) * dim, 2 * dim);
       }
@@ -86,6 +93,7 @@ class AppendWorkload : public Workload {
   const Row row_;
   const LayerSpec spec_;
   const std::int64_t blocks_per_session_;
+  const std::int64_t calls_per_block_;
   const std::int64_t calls_;
   std::vector<BlockId> blocks_;
   HugeBuffer cache_;
