@@ -1,13 +1,13 @@
 #include "kernels/codec/page_decoder.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstring>
 
 #include "kernels/api/dtype.h"
 #include "kernels/codec/affine_fit.h"
 #include "kernels/codec/hadamard.h"
 #include "kernels/codec/residual.h"
+#include "kernels/codec/scaled.h"
 #include "kernels/codec/tile.h"
 
 namespace oscarkv {
@@ -84,8 +84,8 @@ HeadView PageView::Head(int head) const {
   }
   view.key_codes = region + layout_.key_codes;
   view.value_codes = region + layout_.value_codes;
-  view.key_factor = std::ldexp(1.0F, header.key_exponent);
-  view.value_factor = std::ldexp(1.0F, header.value_exponent);
+  view.key_factor = PowerOfTwo(header.key_exponent);
+  view.value_factor = PowerOfTwo(header.value_exponent);
   view.residual_step = ResidualScale{header.residual_step, header.residual_exponent}.Step();
   return view;
 }

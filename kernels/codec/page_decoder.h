@@ -30,9 +30,10 @@ struct HeadView {
 // Thread-safe. The page's bytes must outlive it.
 class PageView {
  public:
-  // `page`: layout().bytes bytes, 64-byte aligned.
-  PageView(const LayerSpec& spec, const std::byte* page)
-      : spec_(&spec), layout_(spec), page_(page) {}
+  // `page`: layout().bytes bytes, 64-byte aligned. `layout`: that of `spec`.
+  PageView(const LayerSpec& spec, const std::byte* page) : PageView(spec, PageLayout(spec), page) {}
+  PageView(const LayerSpec& spec, const PageLayout& layout, const std::byte* page)
+      : spec_(&spec), layout_(layout), page_(page) {}
 
   const PageLayout& layout() const { return layout_; }
   HeadView Head(int head) const;

@@ -5,10 +5,11 @@
 #include <cstddef>
 
 #include "kernels/api/dtype.h"
+#include "kernels/codec/scaled.h"
 
 namespace oscarkv {
 
-float ResidualScale::Step() const { return std::ldexp(FromFP16(step), exponent); }
+float ResidualScale::Step() const { return FromFP16(step) * PowerOfTwo(exponent); }
 
 ResidualScale EncodeResiduals(const double* c, int count, std::int8_t* codes) {
   double largest = 0;

@@ -9,11 +9,11 @@
 #include <vector>
 
 #include "hwy/aligned_allocator.h"
-#include "kernels/codec/hadamard.h"
 #include "kernels/codec/softmax_state.h"
 #include "kernels/cpu/layer_memory.h"
 #include "kernels/cpu/page_attend.h"
 #include "kernels/cpu/query_tile.h"
+#include "kernels/cpu/rotate.h"
 #include "kernels/cpu/token_attend.h"
 
 namespace oscarkv::cpu {
