@@ -48,7 +48,7 @@ HWY_INLINE void LogitsOfBlock(const float* queries, const DenseTokens& keys, int
       for (int r = 0; r < rows; ++r) q[r] = hn::Load(F32(), queries + r * keys.dim + at);
       for (int t = 0; t < tokens; ++t) {
         const VF key = LoadFloats<dtype>(keys.row(token + t) + at);
-        for (int r = 0; r < rows; ++r) sums[t][r].Add(part, hn::Mul(q[r], key));
+        for (int r = 0; r < rows; ++r) sums[t][r].AddProduct(part, q[r], key);
       }
     }
   }
@@ -107,7 +107,7 @@ HWY_INLINE void ValuesOfBlock(Rows weights, const DenseTokens& values, int c, Ro
     for (int v = 0; v < vectors; ++v) {
       const VF value = LoadFloats<dtype>(values.row(t) + c + v * kLanes);
       for (int r = 0; r < rows; ++r) {
-        sums[r][v] = hn::Add(sums[r][v], hn::Mul(hn::Set(d, weights[r][t]), value));
+        sums[r][v] = FusedMulAdd(hn::Set(d, weights[r][t]), value, sums[r][v]);
       }
     }
   }

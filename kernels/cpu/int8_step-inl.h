@@ -23,7 +23,8 @@ struct Int8Step {
 };
 
 // The step of numbers of which the largest magnitude is `largest`, so that it has the code 127.
-// Both are IEEE quotients, as are the products IEEE products: every backend finds the same codes.
+// Both are IEEE quotients, and products are rounded once, to whole numbers: every backend finds the
+// same codes.
 // Numbers that vanish beside everything else have codes 0.
 HWY_INLINE Int8Step StepOf(float largest) {
   if (!(largest > 0x1p-120F)) return {0, 0};  // the reciprocal would overflow
@@ -41,7 +42,7 @@ HWY_INLINE void QuantizeToInt8(const float* x, int count, const Int8Step& step, 
   for (int i = 0; i < count; i += kGroup) {
     for (int part = 0; part < kParts; ++part) {
       const int at = i + part * kLanes;
-      const VF shifted = hn::Add(hn::Mul(hn::Load(d, x + at), reciprocals), unit);
+      const VF shifted = FusedMulAdd(hn::Load(d, x + at), reciprocals, unit);
       StoreLastBytes(hn::BitCast(U32(), shifted), codes + at);
       sums.Add(part, hn::Sub(shifted, unit));
     }

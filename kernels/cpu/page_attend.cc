@@ -52,7 +52,7 @@ HWY_INLINE float DotProduct(const float* a, const float* b, int count) {
   for (int i = 0; i < count; i += kGroup) {
     for (int part = 0; part < kParts; ++part) {
       const int at = i + part * kLanes;
-      sum.Add(part, hn::Mul(hn::Load(F32(), a + at), hn::LoadU(F32(), b + at)));
+      sum.AddProduct(part, hn::Load(F32(), a + at), hn::LoadU(F32(), b + at));
     }
   }
   return sum.Fold();

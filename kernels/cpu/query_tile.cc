@@ -44,7 +44,7 @@ void AddScaled(const MergeFactors& factors, const float* from, int count, float*
   const VF factor_from = hn::Set(d, factors.from);
   for (int i = 0; i < count; i += kLanes) {
     const VF kept = hn::Mul(factor_into, hn::Load(d, into + i));
-    hn::Store(hn::Add(kept, hn::Mul(factor_from, hn::Load(d, from + i))), d, into + i);
+    hn::Store(FusedMulAdd(factor_from, hn::Load(d, from + i), kept), d, into + i);
   }
 }
 

@@ -1,7 +1,8 @@
 // Vectors of fp32 for code that is compiled once per instruction set (Highway's foreach_target).
 //
-// Every function gives the same bits on every instruction set: no product and sum are fused, and
-// sums run over kGroup lanes, however wide a vector is, and are folded in one order.
+// Every function gives the same bits on every instruction set: products and sums are fused where
+// that is written (FusedMulAdd) and nowhere else, and sums run over kGroup lanes, however wide a
+// vector is, and are folded in one order.
 
 // Included once per instruction set.
 #if defined(OSCARKV_KERNELS_CPU_SIMD_INL_H_) == defined(HWY_TARGET_TOGGLE)
@@ -11,6 +12,7 @@
 #define OSCARKV_KERNELS_CPU_SIMD_INL_H_
 #endif
 
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 
@@ -33,6 +35,23 @@ using VF = hn::Vec<F32>;
 inline constexpr int kLanes = static_cast<int>(hn::MaxLanes(F32()));
 inline constexpr int kParts = kGroup / kLanes;  // vectors of a group
 
+// a * b + c, rounded once.
+HWY_INLINE VF FusedMulAdd(VF a, VF b, VF c) {
+#if HWY_TARGET == HWY_SCALAR
+  return VF(std::fma(a.raw, b.raw, c.raw));
+#else
+  return hn::MulAdd(a, b, c);
+#endif
+}
+// c - a * b, rounded once.
+HWY_INLINE VF FusedNegMulAdd(VF a, VF b, VF c) {
+#if HWY_TARGET == HWY_SCALAR
+  return VF(std::fma(-a.raw, b.raw, c.raw));
+#else
+  return hn::NegMulAdd(a, b, c);
+#endif
+}
+
 // kGroup sums, folded at the end.
 struct GroupSum {
   VF part[kParts];
@@ -41,6 +60,7 @@ struct GroupSum {
     for (VF& v : part) v = hn::Zero(F32());
   }
   HWY_INLINE void Add(int i, VF x) { part[i] = hn::Add(part[i], x); }
+  HWY_INLINE void AddProduct(int i, VF a, VF b) { part[i] = FusedMulAdd(a, b, part[i]); }
   HWY_INLINE void Add(const GroupSum& other) {
     for (int i = 0; i < kParts; ++i) Add(i, other.part[i]);
   }
@@ -148,8 +168,7 @@ HWY_INLINE void StoreLastBytes(hn::Vec<U32> x, std::int8_t* out) {
 #endif
 }
 
-// Asks for the cache line at `from`, into the second level: the first has few places for lines that
-// are on their way, and what computes needs those.
+// Asks for the cache line at `from`.
 HWY_INLINE void Fetch(const std::byte* from) { __builtin_prefetch(from, 0, 3); }
 
 // exp(x) for x <= 0 to about 3 units in the last place; 0 below -87.
@@ -160,16 +179,16 @@ HWY_INLINE VF ExpNonPositive(VF x) {
   const VF clamped = hn::Max(x, least);
   // The last bits of a sum with 1.5 * 2^23 are a whole number.
   const VF unit = constant(12582912.0F);
-  const VF shifted = hn::Add(hn::Mul(clamped, constant(1.44269504F)), unit);
+  const VF shifted = FusedMulAdd(clamped, constant(1.44269504F), unit);
   const VF n = hn::Sub(shifted, unit);
   // ln 2 in two parts; the first has few bits, so that a whole multiple of it is exact.
-  VF r = hn::Sub(clamped, hn::Mul(n, constant(0.693359375F)));
-  r = hn::Sub(r, hn::Mul(n, constant(-2.12194440e-4F)));
+  VF r = FusedNegMulAdd(n, constant(0.693359375F), clamped);
+  r = FusedNegMulAdd(n, constant(-2.12194440e-4F), r);
   // Of the polynomials 1 + r + ... of degree 5, the one with the least relative error, 1.05e-7,
   // over |r| <= ln(2) / 2.
   VF p = constant(0.0083125159F);
   for (const float c : {0.0418902002F, 0.166671142F, 0.499992311F, 1.0F, 1.0F}) {
-    p = hn::Add(hn::Mul(p, r), constant(c));
+    p = FusedMulAdd(p, r, constant(c));
   }
   const U32 u;
   const auto whole = hn::Sub(hn::BitCast(u, shifted), hn::BitCast(u, unit));

@@ -57,7 +57,7 @@ Quantized Quantize(const std::vector<float>& x) {
   return out;
 }
 
-// codes = x * (127 / max|x|), rounded to nearest even.
+// codes = x * (127 / max|x|), rounded once, to nearest even.
 TEST(Int8Step, CodesAreRoundedProducts) {
   ForEachTarget([] {
     oscarkv::testing::Random random(1);
@@ -70,7 +70,7 @@ TEST(Int8Step, CodesAreRoundedProducts) {
       EXPECT_EQ(got.step, largest / 127);
       float sum = 0;
       for (std::size_t i = 0; i < x.size(); ++i) {
-        EXPECT_EQ(got.codes[i], std::nearbyint(x[i] * (127 / largest)));
+        EXPECT_EQ(got.codes[i], std::nearbyint(static_cast<double>(x[i]) * (127 / largest)));
         sum += got.codes[i];
       }
       EXPECT_EQ(got.sum, sum);
