@@ -11,6 +11,8 @@ import subprocess
 import sys
 import tempfile
 
+FOLDER = pathlib.Path(__file__).resolve().parent
+TABLES = FOLDER / "tables.py"
 NUMBER, COUNT, TEXT = (int, float), int, str
 ROW = {
     "operation": TEXT, "profile": TEXT, "context": COUNT, "batch": COUNT, "query_heads": COUNT, "kv_heads": COUNT,
@@ -84,6 +86,9 @@ def check_program(program):
                 continue
             mistakes, found = check_file(path)
             wrong += mistakes
+            tables = subprocess.run([TABLES, path], text=True, capture_output=True, check=False)
+            if tables.returncode != 0 or tables.stdout.count("\n| ") < len(found):
+                wrong.append(f"{' '.join(arguments)}: no table of all rows: {tables.stdout}{tables.stderr}")
             if len(found) != len(expected.splitlines()):
                 wrong.append(f"{' '.join(arguments)}: {len(found)} rows, --list names {len(expected.splitlines())}")
             rows += len(found)
@@ -91,6 +96,8 @@ def check_program(program):
         done = subprocess.run([program, *arguments], text=True, capture_output=True, check=False)
         if done.returncode != 2 or not done.stderr.strip():
             wrong.append(f"{' '.join(arguments)}: status {done.returncode}, {done.stderr!r}")
+    for path in FOLDER.glob("*.py"):  # plot.py and peers.py need packages that tests do not have
+        compile(path.read_text(), path, "exec")
     return wrong, rows
 
 
