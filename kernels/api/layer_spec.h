@@ -20,7 +20,7 @@ inline constexpr int kMaxQueryHeadsPerKvHead = 16;
 // Widths that a key or a value may have, ascending.
 inline constexpr std::array kHeadDims = {64, 80, 96, 112, 128, 192, 256};
 
-// How scale and zero of a group are found (kernels/codec/affine_fit.h).
+// How scale and zero of a group are found (kernels/cpu/affine_fit.h).
 enum class Fit : std::uint8_t { kVariance, kMinMax };
 
 // Hadamard rotation of a head's channels (kernels/codec/hadamard.h), or none.
@@ -35,7 +35,7 @@ enum class Scaling : std::uint8_t {
 
 // Who chooses rotation and fit of keys.
 enum class PlanMode : std::uint8_t {
-  kAuto,   // each page and kv head, by recent queries (kernels/codec/seal_choice.h)
+  kAuto,   // each page and kv head, by recent queries (kernels/cpu/seal_choice.h)
   kGiven,  // LayerSpec::given_plan
 };
 

@@ -4,7 +4,7 @@
 #include <cstring>
 
 #include "kernels/api/dtype.h"
-#include "kernels/codec/affine_fit.h"
+#include "kernels/codec/affine.h"
 #include "kernels/codec/hadamard.h"
 #include "kernels/codec/residual.h"
 #include "kernels/codec/scaled.h"

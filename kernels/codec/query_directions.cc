@@ -4,8 +4,8 @@
 #include <cmath>
 #include <cstddef>
 
-#include "kernels/codec/affine_fit.h"
 #include "kernels/codec/principal_axis.h"
+#include "kernels/codec/scaled.h"
 
 namespace oscarkv {
 namespace {

@@ -31,24 +31,6 @@ ResidualScale EncodeResiduals(const double* c, int count, std::int8_t* codes) {
   return scale;
 }
 
-void ProjectErrors(const float* keys, const float* decoded, const float* direction, int tokens,
-                   int dim, double* c) {
-  constexpr int kLanes = 8;  // independent sums, so that additions need not wait for each other
-  for (int t = 0; t < tokens; ++t) {
-    const std::ptrdiff_t row = static_cast<std::ptrdiff_t>(t) * dim;
-    double lanes[kLanes] = {};
-    for (int i = 0; i < dim; i += kLanes) {  // dim is a multiple of 16
-      for (int lane = 0; lane < kLanes; ++lane) {
-        const double error = static_cast<double>(keys[row + i + lane]) - decoded[row + i + lane];
-        lanes[lane] += error * direction[i + lane];
-      }
-    }
-    double sum = 0;
-    for (const double lane : lanes) sum += lane;
-    c[t] = sum;
-  }
-}
-
 void AddResiduals(const std::int8_t* codes, float step, const float* direction, int tokens, int dim,
                   float* keys) {
   for (int t = 0; t < tokens; ++t) {

@@ -17,10 +17,6 @@ struct ResidualScale {
 // Quantizes c[count]: step = max|c| / 127, rounded first. REQUIRES: c is finite.
 ResidualScale EncodeResiduals(const double* c, int count, std::int8_t* codes);
 
-// c[t] = u . (keys[t] - decoded[t]) in double, for keys and decoded [tokens][dim].
-void ProjectErrors(const float* keys, const float* decoded, const float* direction, int tokens,
-                   int dim, double* c);
-
 // keys[t] += (step * codes[t]) * direction, for keys[tokens][dim].
 void AddResiduals(const std::int8_t* codes, float step, const float* direction, int tokens, int dim,
                   float* keys);

@@ -3,17 +3,26 @@
 #include <algorithm>
 #include <cmath>
 
-#include "kernels/codec/affine_fit.h"
+#include "kernels/api/dtype.h"
 
 namespace oscarkv {
 
-void Rescale(Scaled& scaled) {
-  const float largest = LargestMagnitude(scaled.x.data(), std::ssize(scaled.x));
-  const int exponent =
-      std::clamp(ScaleExponent(largest), -126 - scaled.exponent, 127 - scaled.exponent);
-  const float factor = std::ldexp(1.0F, -exponent);
-  for (float& value : scaled.x) value *= factor;
-  scaled.exponent += exponent;
+int ScaleExponent(float largest) {
+  if (largest == 0) return 0;
+  return std::clamp(std::ilogb(largest) - 8, -126, 127);
+}
+
+float LargestMagnitude(const float* x, std::int64_t count) {
+  std::int32_t largest = 0;  // magnitudes order like their bits
+  for (std::int64_t i = 0; i < count; ++i) {
+    largest = std::max(largest, std::bit_cast<std::int32_t>(x[i]) & 0x7fffffff);
+  }
+  return std::bit_cast<float>(largest);
+}
+
+std::uint16_t ToFP16Saturated(float x) {
+  constexpr float kLargestFP16 = 65504.0F;
+  return ToFP16(std::min(std::max(x, -kLargestFP16), kLargestFP16));
 }
 
 }  // namespace oscarkv

@@ -3,7 +3,6 @@
 
 #include <bit>
 #include <cstdint>
-#include <vector>
 
 namespace oscarkv {
 
@@ -13,14 +12,14 @@ constexpr float PowerOfTwo(std::int8_t exponent) {
                           : std::bit_cast<float>(std::uint32_t{1} << (149 + exponent));
 }
 
-// Stands for x * 2^exponent.
-struct Scaled {
-  std::vector<float> x;
-  int exponent = 0;
-};
+// The exponent e for which x * 2^-e has its largest magnitude in [2^8, 2^9): clamped to
+// [-126, 127], 0 if `largest` is zero.
+int ScaleExponent(float largest);
 
-// Brings the largest magnitude of x into [2^8, 2^9) (smaller only where the exponent would leave
-// [-126, 127]); what it stands for stays. All zero: unchanged.
-void Rescale(Scaled& scaled);
+// The largest magnitude of x[count]; 0 if there is none.
+float LargestMagnitude(const float* x, std::int64_t count);
+
+// Rounded to fp16, saturating at +-65504. REQUIRES: x is not NaN.
+std::uint16_t ToFP16Saturated(float x);
 
 }  // namespace oscarkv

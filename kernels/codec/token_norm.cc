@@ -2,31 +2,11 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstddef>
 #include <vector>
 
 #include "kernels/api/dtype.h"
 
 namespace oscarkv {
-
-void SumSquares(const float* x, int tokens, int dim, double* sums) {
-  constexpr int kLanes = 8;  // independent sums, so that additions need not wait for each other
-  for (int t = 0; t < tokens; ++t) {
-    const float* row = x + static_cast<std::ptrdiff_t>(t) * dim;
-    double lanes[kLanes] = {};
-    int c = 0;
-    for (; c + kLanes <= dim; c += kLanes) {
-      for (int lane = 0; lane < kLanes; ++lane) {
-        const double value = row[c + lane];
-        lanes[lane] += value * value;
-      }
-    }
-    double sum = 0;
-    for (; c < dim; ++c) sum += static_cast<double>(row[c]) * row[c];
-    for (const double lane : lanes) sum += lane;
-    sums[t] = sum;
-  }
-}
 
 std::uint16_t TokenNorm(double sum_of_squares, std::int64_t count) {
   // A mean square is at most the square of the largest bf16, so the root rounds to a finite one.

@@ -5,9 +5,6 @@
 
 namespace oscarkv {
 
-// sums[t] = the sum over c of x[t][c]^2, in double, for x[tokens][dim].
-void SumSquares(const float* x, int tokens, int dim, double* sums);
-
 // The root mean square of `count` values with that sum of squares, rounded to bf16; 1 if that is
 // zero. Returns the bits of a bf16.
 std::uint16_t TokenNorm(double sum_of_squares, std::int64_t count);

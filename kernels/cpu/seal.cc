@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <vector>
 
-#include "kernels/codec/page_encoder.h"
-#include "kernels/codec/token_norm.h"
+#include "kernels/cpu/encode_steps.h"
 #include "kernels/cpu/layer_memory.h"
+#include "kernels/cpu/page_encoder.h"
 
 namespace oscarkv::cpu {
 namespace {
@@ -68,8 +68,8 @@ std::vector<float> Gather(const Sealing& sealing, int head, bool values, int fir
     const int tokens = std::min(count - done, kWindowBlockTokens - slot);
     const std::byte* rows = sealing.blocks[token / kWindowBlockTokens] + layout.head_bytes * head +
                             (values ? layout.value_offset : 0) + std::int64_t{2} * slot * dim;
-    ToFloats(spec.storage, rows, static_cast<std::size_t>(tokens) * dim,
-             out.data() + static_cast<std::size_t>(done) * dim);
+    Widen(spec.storage, rows, static_cast<std::size_t>(tokens) * dim,
+          out.data() + static_cast<std::size_t>(done) * dim);
     done += tokens;
   }
   return out;
@@ -84,7 +84,7 @@ std::vector<float> GatherQueries(const SealItem& item, int head) {
   for (int q = 0; q < item.num_queries; ++q) {
     const std::int64_t from =
         (static_cast<std::int64_t>(q) * spec.query_heads + head * heads) * spec.key_dim;
-    ToFloats(spec.storage, item.queries + from, row, out.data() + q * row);
+    Widen(spec.storage, item.queries + from, row, out.data() + q * row);
   }
   return out;
 }

@@ -53,9 +53,13 @@ HWY_INLINE void TransposeFour(MatrixRows<const float> from, MatrixRows<float> to
 // to[columns][rows] = the transpose of from[rows][columns]. REQUIRES: both are multiples of 4.
 HWY_INLINE void Transpose(MatrixRows<const float> from, int rows, int columns,
                           MatrixRows<float> to) {
-  for (int column = 0; column < columns; column += 4) {
-    for (int row = 0; row < rows; row += 4) {
-      TransposeFour(from.At(row, column), to.At(column, row));
+  constexpr int kBlock = 16;  // rows at a time: rows far apart would share few sets of the cache
+  for (int begin = 0; begin < rows; begin += kBlock) {
+    const int end = begin + kBlock < rows ? begin + kBlock : rows;
+    for (int column = 0; column < columns; column += 4) {
+      for (int row = begin; row < end; row += 4) {
+        TransposeFour(from.At(row, column), to.At(column, row));
+      }
     }
   }
 }

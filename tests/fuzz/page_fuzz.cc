@@ -12,11 +12,16 @@
 #include "kernels/api/layer_spec.h"
 #include "kernels/api/page_layout.h"
 #include "kernels/codec/page_decoder.h"
-#include "kernels/codec/page_encoder.h"
-#include "kernels/codec/token_norm.h"
+#include "kernels/cpu/encode_steps.h"
+#include "kernels/cpu/page_encoder.h"
 
 namespace oscarkv {
 namespace {
+
+using cpu::EncodeHead;
+using cpu::HeadTokens;
+using cpu::SumSquares;
+using cpu::WritePageStart;
 
 struct alignas(kPageAlignment) CacheLine {
   std::byte bytes[kPageAlignment];

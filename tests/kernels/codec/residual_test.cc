@@ -57,36 +57,5 @@ TEST(ResidualTest, DenormalStepsDoNoHarm) {
   EXPECT_GE(scale.exponent, -126);
 }
 
-// Adding the coded errors back leaves an error across the direction only.
-TEST(ResidualTest, TakesTheErrorAlongTheDirection) {
-  for (const int dim : {64, 80, 128, 256}) {
-    std::mt19937 random(dim);
-    std::normal_distribution<float> normal;
-    std::vector<float> keys(128 * static_cast<std::size_t>(dim));
-    std::vector<float> decoded(keys.size());
-    std::vector<float> direction(dim);
-    for (float& x : keys) x = normal(random);
-    for (std::size_t i = 0; i < keys.size(); ++i) decoded[i] = keys[i] + 0.3F * normal(random);
-    double squares = 0;
-    for (float& x : direction) squares += std::pow(x = normal(random), 2);
-    for (float& x : direction) x = static_cast<float>(x / std::sqrt(squares));
-    std::vector<double> c(128);
-    ProjectErrors(keys.data(), decoded.data(), direction.data(), 128, dim, c.data());
-    for (int t = 0; t < 128; ++t) {
-      double expected = 0;
-      for (int i = 0; i < dim; ++i) {
-        expected += direction[i] * (double{keys[t * dim + i]} - decoded[t * dim + i]);
-      }
-      ASSERT_NEAR(c[t], expected, 1e-9);
-    }
-    std::vector<std::int8_t> codes(128);
-    const ResidualScale scale = EncodeResiduals(c.data(), 128, codes.data());
-    AddResiduals(codes.data(), scale.Step(), direction.data(), 128, dim, decoded.data());
-    std::vector<double> left(128);
-    ProjectErrors(keys.data(), decoded.data(), direction.data(), 128, dim, left.data());
-    for (int t = 0; t < 128; ++t) ASSERT_LE(std::abs(left[t]), 0.57 * scale.Step());
-  }
-}
-
 }  // namespace
 }  // namespace oscarkv

@@ -4,6 +4,10 @@
 
 #include <cmath>
 #include <cstdint>
+#include <limits>
+#include <vector>
+
+#include "kernels/api/dtype.h"
 
 namespace oscarkv {
 namespace {
@@ -14,21 +18,28 @@ TEST(PowerOfTwo, IsThatOfEveryExponentOfAHeader) {
   }
 }
 
-TEST(Rescale, BringsTheLargestMagnitudeToWhereFitsAreSafe) {
-  for (const float largest : {1e-30F, 3e-5F, 1.0F, 511.9F, 512.0F, 65504.0F, 1e30F}) {
-    Scaled scaled{{largest / 3, -largest, 0}, 0};
-    Rescale(scaled);
-    EXPECT_GE(-scaled.x[1], 256) << largest;
-    EXPECT_LT(-scaled.x[1], 512) << largest;
-    EXPECT_EQ(std::ldexp(scaled.x[1], scaled.exponent), -largest);
+TEST(ScaledTest, ScaleExponentBringsTheLargestIntoRange) {
+  EXPECT_EQ(ScaleExponent(0), 0);
+  EXPECT_EQ(ScaleExponent(256), 0);
+  EXPECT_EQ(ScaleExponent(511.9F), 0);
+  EXPECT_EQ(ScaleExponent(512), 1);
+  EXPECT_EQ(ScaleExponent(1), -8);
+  EXPECT_EQ(ScaleExponent(std::numeric_limits<float>::max()), 119);
+  EXPECT_EQ(ScaleExponent(std::numeric_limits<float>::denorm_min()), -126);
+  for (float x = 1e-35F; x < 1e37F; x *= 3.7F) {
+    const float scaled = std::ldexp(x, -ScaleExponent(x));
+    EXPECT_GE(scaled, 256);
+    EXPECT_LT(scaled, 512);
   }
 }
 
-TEST(Rescale, LeavesZerosAlone) {
-  Scaled scaled{{0, 0}, 0};
-  Rescale(scaled);
-  EXPECT_EQ(scaled.exponent, 0);
-  EXPECT_EQ(scaled.x[0], 0);
+TEST(ScaledTest, LargestMagnitudeAndSaturation) {
+  const std::vector<float> x = {1, -7, 3, -0.0F};
+  EXPECT_EQ(LargestMagnitude(x.data(), 4), 7);
+  EXPECT_EQ(LargestMagnitude(x.data(), 0), 0);
+  EXPECT_EQ(FromFP16(ToFP16Saturated(1e30F)), 65504);
+  EXPECT_EQ(FromFP16(ToFP16Saturated(-65519.0F)), -65504);
+  EXPECT_EQ(FromFP16(ToFP16Saturated(1.5F)), 1.5F);
 }
 
 }  // namespace

@@ -7,11 +7,10 @@
 
 #include "kernels/api/layer_spec.h"
 #include "kernels/api/page_layout.h"
-#include "kernels/codec/page_encoder.h"
 #include "kernels/codec/residual.h"
-#include "kernels/codec/scaled.h"
+#include "kernels/cpu/page_encoder.h"
 
-namespace oscarkv {
+namespace oscarkv::cpu {
 
 // The keys of a page and head under one plan.
 struct CodedKeys {
@@ -22,6 +21,12 @@ struct CodedKeys {
   ResidualScale residual_scale;
   std::vector<std::int8_t> residuals;  // [kPageTokens], or empty if none are kept
   std::vector<float> decoded;          // [kPageTokens][key_dim], residual included
+};
+
+// Numbers that stand for x * 2^exponent, of a magnitude that fits can take (Rescale).
+struct Scaled {
+  std::vector<float> x;
+  int exponent = 0;
 };
 
 // Thread-compatible. The arguments must outlive it. Invariant: plain_ and rotated_, once set, are
@@ -35,12 +40,11 @@ class KeyEncoder {
   CodedKeys Encode(HeadPlan plan);
 
   // Under kGiven the plan of `head`; under kAuto the first plan under which the attention of the
-  // queries changes least (kernels/codec/seal_choice.h), or rotated kVariance without queries.
+  // queries changes least (kernels/cpu/seal_choice.h), or rotated kVariance without queries.
   CodedKeys EncodeBest(int head);
 
  private:
   const Scaled& ScaledKeys(Rotation rotation);
-  void DivideByNorms(float* keys) const;
   void EncodeResidual(CodedKeys& keys) const;
 
   const LayerSpec& spec_;
@@ -50,4 +54,4 @@ class KeyEncoder {
   std::optional<Scaled> rotated_;
 };
 
-}  // namespace oscarkv
+}  // namespace oscarkv::cpu

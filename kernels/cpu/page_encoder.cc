@@ -1,40 +1,19 @@
-#include "kernels/codec/page_encoder.h"
+#include "kernels/cpu/page_encoder.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstring>
-#include <numeric>
 #include <vector>
 
 #include "kernels/api/dtype.h"
 #include "kernels/api/page_layout.h"
-#include "kernels/codec/affine_fit.h"
-#include "kernels/codec/hadamard.h"
-#include "kernels/codec/key_encoder.h"
-#include "kernels/codec/scaled.h"
 #include "kernels/codec/tile.h"
 #include "kernels/codec/token_norm.h"
+#include "kernels/cpu/affine_fit.h"
+#include "kernels/cpu/encode_steps.h"
+#include "kernels/cpu/key_encoder.h"
 
-namespace oscarkv {
+namespace oscarkv::cpu {
 namespace {
-
-// |x - decoded| / |x|, 0 if x is zero. REQUIRES: count is a multiple of kPageTokens.
-float RelativeError(const float* x, const float* decoded, std::ptrdiff_t count) {
-  constexpr int kLanes = 8;  // independent sums, so that additions need not wait for each other
-  double squares[kLanes] = {};
-  double errors[kLanes] = {};
-  for (std::ptrdiff_t i = 0; i < count; i += kLanes) {
-    for (int lane = 0; lane < kLanes; ++lane) {
-      const double value = x[i + lane];
-      const double error = value - decoded[i + lane];
-      squares[lane] += value * value;
-      errors[lane] += error * error;
-    }
-  }
-  const double all = std::accumulate(squares, squares + kLanes, 0.0);
-  const double error = std::accumulate(errors, errors + kLanes, 0.0);
-  return all > 0 ? static_cast<float>(std::sqrt(error / all)) : 0.0F;
-}
 
 void EncodeKeys(const LayerSpec& spec, int head, const HeadTokens& tokens,
                 const std::uint16_t* norms, const PageLayout& layout, PageHeadHeader& header,
@@ -68,15 +47,11 @@ void EncodeKeys(const LayerSpec& spec, int head, const HeadTokens& tokens,
 Scaled ScaledValues(const LayerSpec& spec, const float* values) {
   Scaled scaled;
   scaled.x.resize(static_cast<std::size_t>(kPageTokens) * spec.value_dim);
-  for (int c = 0; c < spec.value_dim; ++c) {
-    for (int t = 0; t < kPageTokens; ++t) {
-      scaled.x[c * kPageTokens + t] = values[t * spec.value_dim + c];
-    }
-  }
-  Rescale(scaled);
+  TransposeRows(values, kPageTokens, spec.value_dim, scaled.x.data());
+  Rescale(scaled.x.data(), scaled.x.size(), scaled.exponent);
   if (spec.codec.value_rotation == Rotation::kHadamard) {
     RotateColumns(scaled.x.data(), spec.value_dim, kPageTokens);
-    Rescale(scaled);
+    Rescale(scaled.x.data(), scaled.x.size(), scaled.exponent);
   }
   return scaled;
 }
@@ -100,8 +75,7 @@ void EncodeValues(const LayerSpec& spec, const HeadTokens& tokens, const PageLay
     const int channels = std::min(group, dim - begin);
     AffineFP16* const of_group = params + begin / group * kPageTokens;
     FitGroups(&scaled.x[row], channels, kPageTokens, spec.codec.value_bits, spec.codec.value_fit,
-              of_group, &codes[row]);
-    DecodeGroups(&codes[row], of_group, channels, kPageTokens, &decoded[row]);
+              of_group, &codes[row], &decoded[row]);
   }
   PackCodes(codes.data(), dim, kPageTokens, spec.codec.value_bits, region + layout.value_codes);
   header.value_exponent = static_cast<std::int8_t>(scaled.exponent);
@@ -152,4 +126,4 @@ SealedHead EncodeHead(const LayerSpec& spec, int head, const HeadTokens& tokens,
   return sealed;
 }
 
-}  // namespace oscarkv
+}  // namespace oscarkv::cpu

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "tests/kernels/codec/page_testing.h"
+#include "tests/kernels/cpu/page_testing.h"
 
 namespace oscarkv {
 namespace {

@@ -3,7 +3,13 @@
 
 #include <vector>
 
-namespace oscarkv {
+namespace oscarkv::cpu {
+
+// sum * exp(max): a sum of exponentials that cannot overflow.
+struct ExpSum {
+  float max;
+  float sum;
+};
 
 // Measures candidates for the keys of one page and kv head: the sum over queries of the square root
 // of the KL divergence from the exact attention to the candidate's, softmax over the page and its
@@ -14,7 +20,8 @@ namespace oscarkv {
 class AttentionChange {
  public:
   // keys[page_tokens][dim], context[context_tokens][dim], queries[num_queries][dim].
-  // REQUIRES: num_queries > 0, page_tokens > 0.
+  // REQUIRES: num_queries > 0; page_tokens > 0 and dim
+  // are multiples of 16.
   AttentionChange(const float* keys, int page_tokens, const float* context, int context_tokens,
                   const float* queries, int num_queries, int dim, float scale);
 
@@ -22,17 +29,20 @@ class AttentionChange {
   double Of(const float* decoded);
 
  private:
+  // logits[num_queries][tokens, rounded up to whole vectors] of keys[tokens][dim].
+  void Logits(const float* keys, int tokens, float* logits);
+
   int page_tokens_;
+  int row_;  // floats of a row of logits of the page
   int num_queries_;
   int dim_;
   std::vector<float> queries_;        // [num_queries][dim], times scale
-  std::vector<float> logits_;         // exact, of the page: [num_queries][page_tokens]
+  std::vector<float> logits_;         // exact, of the page: [num_queries][row_]
   std::vector<float> probabilities_;  // likewise
-  std::vector<float> context_max_;    // [num_queries], -inf without context
-  std::vector<double> context_sum_;   // of exp(logit - context_max_)
+  std::vector<ExpSum> context_;       // [num_queries], of the logits of the context
   std::vector<double> log_sum_exp_;   // of page and context
-  std::vector<float> transposed_;     // scratch [dim][page_tokens]
-  std::vector<float> scratch_;        // [num_queries][page_tokens]
+  std::vector<float> transposed_;     // scratch [dim][row of logits]
+  std::vector<float> scratch_;        // [num_queries][row of logits]
 };
 
-}  // namespace oscarkv
+}  // namespace oscarkv::cpu

@@ -1,16 +1,15 @@
-#include "kernels/codec/key_encoder.h"
+#include "kernels/cpu/key_encoder.h"
 
 #include <cmath>
 #include <cstddef>
 #include <utility>
 
-#include "kernels/api/dtype.h"
-#include "kernels/codec/affine_fit.h"
-#include "kernels/codec/hadamard.h"
-#include "kernels/codec/page_decoder.h"
-#include "kernels/codec/seal_choice.h"
+#include "kernels/cpu/affine_fit.h"
+#include "kernels/cpu/encode_steps.h"
+#include "kernels/cpu/rotate.h"
+#include "kernels/cpu/seal_choice.h"
 
-namespace oscarkv {
+namespace oscarkv::cpu {
 namespace {
 
 // What kAuto chooses from; on a tie the first.
@@ -36,8 +35,8 @@ CodedKeys KeyEncoder::Encode(HeadPlan plan) {
   for (int begin = 0; begin < kPageTokens; begin += group) {
     const std::size_t row = static_cast<std::size_t>(begin) * dim;
     AffineFP16* const params = &keys.params[static_cast<std::size_t>(begin / group) * dim];
-    FitGroups(&scaled.x[row], group, dim, spec_.codec.key_bits, plan.fit, params, &keys.codes[row]);
-    DecodeGroups(&keys.codes[row], params, group, dim, &keys.decoded[row]);
+    FitGroups(&scaled.x[row], group, dim, spec_.codec.key_bits, plan.fit, params, &keys.codes[row],
+              &keys.decoded[row]);
   }
   RestoreKeys(plan.rotation == Rotation::kHadamard, std::ldexp(1.0F, keys.exponent), norms_,
               kPageTokens, dim, keys.decoded.data());
@@ -65,9 +64,9 @@ CodedKeys KeyEncoder::EncodeBest(int head) {
 const Scaled& KeyEncoder::ScaledKeys(Rotation rotation) {
   if (!plain_) {
     plain_.emplace();
-    plain_->x.assign(tokens_.keys, tokens_.keys + kPageTokens * spec_.key_dim);
-    if (norms_ != nullptr) DivideByNorms(plain_->x.data());
-    Rescale(*plain_);
+    plain_->x.resize(static_cast<std::size_t>(kPageTokens) * spec_.key_dim);
+    DivideByNorms(tokens_.keys, norms_, kPageTokens, spec_.key_dim, plain_->x.data());
+    Rescale(plain_->x.data(), plain_->x.size(), plain_->exponent);
   }
   if (rotation == Rotation::kNone) return *plain_;
   if (!rotated_) {
@@ -75,17 +74,9 @@ const Scaled& KeyEncoder::ScaledKeys(Rotation rotation) {
     // no other rounding.
     rotated_ = plain_;
     RotateRows(rotated_->x.data(), kPageTokens, spec_.key_dim);
-    Rescale(*rotated_);
+    Rescale(rotated_->x.data(), rotated_->x.size(), rotated_->exponent);
   }
   return *rotated_;
-}
-
-void KeyEncoder::DivideByNorms(float* keys) const {
-  for (int t = 0; t < kPageTokens; ++t) {
-    const float norm = FromBF16(norms_[t]);
-    float* const key = keys + static_cast<std::ptrdiff_t>(t) * spec_.key_dim;
-    for (int c = 0; c < spec_.key_dim; ++c) key[c] /= norm;
-  }
 }
 
 void KeyEncoder::EncodeResidual(CodedKeys& keys) const {
@@ -98,4 +89,4 @@ void KeyEncoder::EncodeResidual(CodedKeys& keys) const {
                spec_.key_dim, keys.decoded.data());
 }
 
-}  // namespace oscarkv
+}  // namespace oscarkv::cpu

@@ -10,9 +10,9 @@
 #include "kernels/api/profiles.h"
 #include "kernels/codec/hadamard.h"
 #include "kernels/codec/page_decoder.h"
-#include "kernels/codec/page_encoder.h"
 #include "kernels/codec/tile.h"
-#include "tests/kernels/codec/page_testing.h"
+#include "kernels/cpu/page_encoder.h"
+#include "tests/kernels/cpu/page_testing.h"
 
 namespace oscarkv {
 namespace {

@@ -11,7 +11,7 @@
 #include "gtest/gtest.h"
 #include "kernels/api/profiles.h"
 #include "kernels/codec/page_decoder.h"
-#include "tests/kernels/codec/page_testing.h"
+#include "tests/kernels/cpu/page_testing.h"
 
 namespace oscarkv {
 namespace {

@@ -1,4 +1,4 @@
-#include "kernels/codec/seal_choice.h"
+#include "kernels/cpu/seal_choice.h"
 
 #include <algorithm>
 #include <cmath>
@@ -7,12 +7,16 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "kernels/codec/key_encoder.h"
 #include "kernels/codec/page_decoder.h"
-#include "tests/kernels/codec/page_testing.h"
+#include "kernels/cpu/key_encoder.h"
+#include "tests/kernels/cpu/page_testing.h"
 
 namespace oscarkv {
 namespace {
+
+using cpu::AttentionChange;
+using cpu::CodedKeys;
+using cpu::KeyEncoder;
 
 // The criterion from its definition, in double.
 double Change(const HeadData& head, const std::vector<float>& decoded, int dim, double scale) {

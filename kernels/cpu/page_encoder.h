@@ -1,6 +1,6 @@
 // Seals a page in three steps, so that a backend can spread heads over threads:
 //
-//   1. per kv head: SumSquares of its keys (kernels/codec/token_norm.h), if HasNorms(spec);
+//   1. per kv head: SumSquares of its keys (kernels/cpu/encode_steps.h), if HasNorms(spec);
 //   2. once: WritePageStart, which needs the sums of all heads;
 //   3. per kv head, in any order and at the same time: EncodeHead.
 //
@@ -17,7 +17,7 @@
 #include "kernels/api/backend.h"
 #include "kernels/api/layer_spec.h"
 
-namespace oscarkv {
+namespace oscarkv::cpu {
 
 // One kv head of a page to be sealed. All numbers are values of the storage dtype, as fp32.
 struct HeadTokens {
@@ -44,4 +44,4 @@ float WritePageStart(const LayerSpec& spec, const double* square_sums, std::byte
 // REQUIRES: WritePageStart(spec, ..., page) is done.
 SealedHead EncodeHead(const LayerSpec& spec, int head, const HeadTokens& tokens, std::byte* page);
 
-}  // namespace oscarkv
+}  // namespace oscarkv::cpu

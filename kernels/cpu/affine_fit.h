@@ -9,6 +9,8 @@
 //
 // A group without variance in its values or in its codes, at any step, or whose scale is zero in
 // fp16, ends with scale 0, zero = mean and codes 0.
+//
+// A code is (x - zero) / scale, rounded to nearest even, clamped.
 #pragma once
 
 #include <cstdint>
@@ -16,27 +18,14 @@
 #include "kernels/api/layer_spec.h"
 #include "kernels/api/page_layout.h"
 
-namespace oscarkv {
+namespace oscarkv::cpu {
 
-// Fits each column of x[count][lanes] as one group: params[lanes], codes[count][lanes].
+// Fits each column of x[count][lanes] as one group: params[lanes], codes[count][lanes], and what
+// they decode to, decoded[count][lanes].
 // Keys: rows are tokens, columns channels. Values: rows are channels, columns tokens.
-// Fixed order of operations, fp32. REQUIRES: bits is 2 or 4; 1 <= count <= 256; lanes is a multiple
-// of kTileSide; |x| < 2^16, see ScaleExponent.
+// Fixed order of operations, fp32; the same bits on every instruction set. REQUIRES: bits is 2 or
+// 4; 1 <= count <= 256; lanes is a multiple of kTileSide; |x| < 2^16, see ScaleExponent.
 void FitGroups(const float* x, int count, int lanes, int bits, Fit fit, AffineFP16* params,
-               std::uint8_t* codes);
+               std::uint8_t* codes, float* decoded);
 
-// x[count][lanes] = scale * code + zero, each product and sum rounded to fp32.
-void DecodeGroups(const std::uint8_t* codes, const AffineFP16* params, int count, int lanes,
-                  float* x);
-
-// The exponent e for which x * 2^-e has its largest magnitude in [2^8, 2^9), so that fits neither
-// overflow nor vanish in fp16: clamped to [-126, 127], 0 if `largest` is zero.
-int ScaleExponent(float largest);
-
-// The largest magnitude of x[count]; 0 if there is none.
-float LargestMagnitude(const float* x, std::int64_t count);
-
-// Rounded to fp16, saturating at +-65504. REQUIRES: x is not NaN.
-std::uint16_t ToFP16Saturated(float x);
-
-}  // namespace oscarkv
+}  // namespace oscarkv::cpu

@@ -1,0 +1,189 @@
+#include "kernels/cpu/seal_choice.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/cpu/seal_choice.cc"
+#include "hwy/foreach_target.h"  // IWYU pragma: keep
+#include "hwy/highway.h"
+#include "kernels/cpu/simd-inl.h"
+#include "kernels/cpu/transpose-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace oscarkv::cpu::HWY_NAMESPACE {
+
+// out[dim][stride] = keys[tokens][dim], transposed; zeros beyond the tokens.
+HWY_INLINE void TransposeKeys(const float* keys, int tokens, int dim, int stride, float* out) {
+  const int whole = tokens / 4 * 4;  // rows that are transposed by fours
+  Transpose({keys, dim}, whole, dim, {out, stride});
+  for (int c = 0; c < dim; ++c) {
+    float* const row = out + static_cast<std::ptrdiff_t>(c) * stride;
+    for (int t = whole; t < tokens; ++t) row[t] = keys[static_cast<std::ptrdiff_t>(t) * dim + c];
+    std::fill(row + tokens, row + stride, 0.0F);
+  }
+}
+
+// Dot products of `count` queries with the keys of two vectors of tokens, keys[dim][stride]. Each
+// runs in the order of channels.
+template <int count>
+HWY_INLINE void Dots(const float* queries, const float* keys, int dim, int stride, float* logits) {
+  const F32 d;
+  VF first[count];
+  VF second[count];
+  for (int i = 0; i < count; ++i) first[i] = second[i] = hn::Zero(d);
+  for (int c = 0; c < dim; ++c, keys += stride) {
+    const VF first_keys = hn::LoadU(d, keys);
+    const VF second_keys = hn::LoadU(d, keys + kLanes);
+    for (int i = 0; i < count; ++i) {
+      const VF query = hn::Set(d, queries[i * dim + c]);
+      first[i] = hn::Add(first[i], hn::Mul(query, first_keys));
+      second[i] = hn::Add(second[i], hn::Mul(query, second_keys));
+    }
+  }
+  for (int i = 0; i < count; ++i) {
+    hn::StoreU(first[i], d, logits + i * stride);
+    hn::StoreU(second[i], d, logits + i * stride + kLanes);
+  }
+}
+
+// logits[num_queries][stride] = queries keys^T; -inf beyond the tokens.
+void LogitsOfTarget(const float* queries, int num_queries, const float* keys, int tokens, int dim,
+                    int stride, float* transposed, float* logits) {
+  constexpr int kQueries = 4;  // at once
+  TransposeKeys(keys, tokens, dim, stride, transposed);
+  for (int t = 0; t < stride; t += 2 * kLanes) {
+    int i = 0;
+    for (; i + kQueries <= num_queries; i += kQueries) {
+      Dots<kQueries>(queries + i * dim, transposed + t, dim, stride, logits + i * stride + t);
+    }
+    for (; i < num_queries; ++i) {
+      Dots<1>(queries + i * dim, transposed + t, dim, stride, logits + i * stride + t);
+    }
+  }
+  for (int i = 0; i < num_queries; ++i) {
+    std::fill(logits + i * stride + tokens, logits + (i + 1) * stride,
+              -std::numeric_limits<float>::infinity());
+  }
+}
+
+// exps[stride] = exp(logits - their largest), which is returned with the sum.
+ExpSum SumExpOfTarget(const float* logits, int stride, float* exps) {
+  const F32 d;
+  VF largest = hn::LoadU(d, logits);
+  for (int t = kLanes; t < stride; t += kLanes) {
+    largest = hn::Max(largest, hn::LoadU(d, logits + t));
+  }
+  const float max = LargestLane(largest);
+  GroupSum sum;
+  for (int t = 0; t < stride; t += kGroup) {
+    for (int part = 0; part < kParts; ++part) {
+      const int at = t + part * kLanes;
+      const VF x = ExpNonPositive(hn::Sub(hn::LoadU(d, logits + at), hn::Set(d, max)));
+      hn::StoreU(x, d, exps + at);
+      sum.Add(part, x);
+    }
+  }
+  return {max, sum.Fold()};
+}
+
+// The sum of p (logits - changed).
+float ExpectedDropOfTarget(const float* p, const float* logits, const float* changed, int stride) {
+  const F32 d;
+  GroupSum sum;
+  for (int t = 0; t < stride; t += kGroup) {
+    for (int part = 0; part < kParts; ++part) {
+      const int at = t + part * kLanes;
+      const VF drop = hn::Sub(hn::LoadU(d, logits + at), hn::LoadU(d, changed + at));
+      sum.Add(part, hn::Mul(hn::LoadU(d, p + at), drop));
+    }
+  }
+  return sum.Fold();
+}
+
+}  // namespace oscarkv::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace oscarkv::cpu {
+namespace {
+
+HWY_EXPORT(LogitsOfTarget);
+HWY_EXPORT(SumExpOfTarget);
+HWY_EXPORT(ExpectedDropOfTarget);
+
+constexpr int kRowMultiple = 32;  // tokens; no vector pair is longer
+
+constexpr int RowOf(int tokens) {
+  return (tokens + kRowMultiple - 1) / kRowMultiple * kRowMultiple;
+}
+
+// log(a.sum * exp(a.max) + b.sum * exp(b.max)). REQUIRES: a.sum > 0.
+double LogSumExp(const ExpSum& a, const ExpSum& b) {
+  const double largest = std::max(a.max, b.max);
+  return largest + std::log(a.sum * std::exp(a.max - largest) + b.sum * std::exp(b.max - largest));
+}
+
+}  // namespace
+
+AttentionChange::AttentionChange(const float* keys, int page_tokens, const float* context,
+                                 int context_tokens, const float* queries, int num_queries, int dim,
+                                 float scale)
+    : page_tokens_(page_tokens),
+      row_(RowOf(page_tokens)),
+      num_queries_(num_queries),
+      dim_(dim),
+      queries_(queries, queries + static_cast<std::size_t>(num_queries) * dim),
+      logits_(static_cast<std::size_t>(num_queries) * row_),
+      probabilities_(logits_.size()),
+      context_(num_queries, {-std::numeric_limits<float>::infinity(), 0}),
+      log_sum_exp_(num_queries),
+      transposed_(static_cast<std::size_t>(dim) * std::max(row_, RowOf(context_tokens))),
+      scratch_(static_cast<std::size_t>(num_queries) * std::max(row_, RowOf(context_tokens))) {
+  for (float& q : queries_) q *= scale;
+  if (context_tokens > 0) {
+    const int row = RowOf(context_tokens);
+    Logits(context, context_tokens, scratch_.data());
+    for (int i = 0; i < num_queries; ++i) {
+      float* const logits = scratch_.data() + static_cast<std::ptrdiff_t>(i) * row;
+      context_[i] = HWY_DYNAMIC_DISPATCH(SumExpOfTarget)(logits, row, logits);
+    }
+  }
+  Logits(keys, page_tokens, logits_.data());
+  for (int i = 0; i < num_queries; ++i) {
+    const std::ptrdiff_t at = static_cast<std::ptrdiff_t>(i) * row_;
+    const ExpSum sum =
+        HWY_DYNAMIC_DISPATCH(SumExpOfTarget)(&logits_[at], row_, &probabilities_[at]);
+    log_sum_exp_[i] = LogSumExp(sum, context_[i]);
+    const auto factor = static_cast<float>(std::exp(sum.max - log_sum_exp_[i]));
+    for (int t = 0; t < row_; ++t) probabilities_[at + t] *= factor;
+  }
+}
+
+void AttentionChange::Logits(const float* keys, int tokens, float* logits) {
+  HWY_DYNAMIC_DISPATCH(LogitsOfTarget)
+  (queries_.data(), num_queries_, keys, tokens, dim_, RowOf(tokens), transposed_.data(), logits);
+}
+
+double AttentionChange::Of(const float* decoded) {
+  Logits(decoded, page_tokens_, scratch_.data());
+  double change = 0;
+  for (int i = 0; i < num_queries_; ++i) {
+    const std::ptrdiff_t at = static_cast<std::ptrdiff_t>(i) * row_;
+    // The context's logits are the same on both sides, so of sum p (log p - log p^) only its
+    // normalization is left: the difference of the log-sum-exps, once over all of p.
+    double divergence = HWY_DYNAMIC_DISPATCH(ExpectedDropOfTarget)(
+        &probabilities_[at], &logits_[at], &scratch_[at], page_tokens_);
+    const ExpSum sum = HWY_DYNAMIC_DISPATCH(SumExpOfTarget)(&scratch_[at], row_, &scratch_[at]);
+    divergence += LogSumExp(sum, context_[i]) - log_sum_exp_[i];
+    change += std::sqrt(std::max(0.0, divergence));
+    if (std::isnan(divergence)) return std::numeric_limits<double>::infinity();
+  }
+  return change;
+}
+
+}  // namespace oscarkv::cpu
+#endif  // HWY_ONCE
