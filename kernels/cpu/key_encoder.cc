@@ -1,5 +1,6 @@
 #include "kernels/cpu/key_encoder.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <utility>
@@ -29,9 +30,9 @@ CodedKeys KeyEncoder::Encode(HeadPlan plan) {
   CodedKeys keys;
   keys.plan = plan;
   keys.exponent = scaled.exponent;
-  keys.params.resize(static_cast<std::size_t>(kPageTokens / group) * dim);
-  keys.codes.resize(scaled.x.size());
-  keys.decoded.resize(scaled.x.size());
+  keys.params = Scratch<AffineFP16>(static_cast<std::size_t>(kPageTokens / group) * dim);
+  keys.codes = Scratch<std::uint8_t>(scaled.x.size());
+  keys.decoded = Scratch<float>(scaled.x.size());
   for (int begin = 0; begin < kPageTokens; begin += group) {
     const std::size_t row = static_cast<std::size_t>(begin) * dim;
     AffineFP16* const params = &keys.params[static_cast<std::size_t>(begin / group) * dim];
@@ -64,7 +65,7 @@ CodedKeys KeyEncoder::EncodeBest(int head) {
 const Scaled& KeyEncoder::ScaledKeys(Rotation rotation) {
   if (!plain_) {
     plain_.emplace();
-    plain_->x.resize(static_cast<std::size_t>(kPageTokens) * spec_.key_dim);
+    plain_->x = Scratch<float>(static_cast<std::size_t>(kPageTokens) * spec_.key_dim);
     DivideByNorms(tokens_.keys, norms_, kPageTokens, spec_.key_dim, plain_->x.data());
     Rescale(plain_->x.data(), plain_->x.size(), plain_->exponent);
   }
@@ -72,7 +73,10 @@ const Scaled& KeyEncoder::ScaledKeys(Rotation rotation) {
   if (!rotated_) {
     // Scaled before, too, so that the sums of the rotation do not overflow; powers of two change
     // no other rounding.
-    rotated_ = plain_;
+    rotated_.emplace();
+    rotated_->x = Scratch<float>(plain_->x.size());
+    rotated_->exponent = plain_->exponent;
+    std::copy(plain_->x.begin(), plain_->x.end(), rotated_->x.begin());
     RotateRows(rotated_->x.data(), kPageTokens, spec_.key_dim);
     Rescale(rotated_->x.data(), rotated_->x.size(), rotated_->exponent);
   }
@@ -83,7 +87,7 @@ void KeyEncoder::EncodeResidual(CodedKeys& keys) const {
   double errors[kPageTokens];
   ProjectErrors(tokens_.keys, keys.decoded.data(), tokens_.direction, kPageTokens, spec_.key_dim,
                 errors);
-  keys.residuals.resize(kPageTokens);
+  keys.residuals = Scratch<std::int8_t>(kPageTokens);
   keys.residual_scale = EncodeResiduals(errors, kPageTokens, keys.residuals.data());
   AddResiduals(keys.residuals.data(), keys.residual_scale.Step(), tokens_.direction, kPageTokens,
                spec_.key_dim, keys.decoded.data());

@@ -3,12 +3,12 @@
 
 #include <cstdint>
 #include <optional>
-#include <vector>
 
 #include "kernels/api/layer_spec.h"
 #include "kernels/api/page_layout.h"
 #include "kernels/codec/residual.h"
 #include "kernels/cpu/page_encoder.h"
+#include "kernels/cpu/scratch.h"
 
 namespace oscarkv::cpu {
 
@@ -16,16 +16,16 @@ namespace oscarkv::cpu {
 struct CodedKeys {
   HeadPlan plan;
   int exponent = 0;
-  std::vector<AffineFP16> params;   // [key_groups][key_dim]
-  std::vector<std::uint8_t> codes;  // [kPageTokens][key_dim]
+  Scratch<AffineFP16> params;   // [key_groups][key_dim]
+  Scratch<std::uint8_t> codes;  // [kPageTokens][key_dim]
   ResidualScale residual_scale;
-  std::vector<std::int8_t> residuals;  // [kPageTokens], or empty if none are kept
-  std::vector<float> decoded;          // [kPageTokens][key_dim], residual included
+  Scratch<std::int8_t> residuals;  // [kPageTokens], or empty if none are kept
+  Scratch<float> decoded;          // [kPageTokens][key_dim], residual included
 };
 
 // Numbers that stand for x * 2^exponent, of a magnitude that fits can take (Rescale).
 struct Scaled {
-  std::vector<float> x;
+  Scratch<float> x;
   int exponent = 0;
 };
 

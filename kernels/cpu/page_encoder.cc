@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <vector>
 
 #include "kernels/api/dtype.h"
 #include "kernels/api/page_layout.h"
@@ -11,6 +10,7 @@
 #include "kernels/cpu/affine_fit.h"
 #include "kernels/cpu/encode_steps.h"
 #include "kernels/cpu/key_encoder.h"
+#include "kernels/cpu/scratch.h"
 
 namespace oscarkv::cpu {
 namespace {
@@ -46,7 +46,7 @@ void EncodeKeys(const LayerSpec& spec, int head, const HeadTokens& tokens,
 // Values over powers of two, rotated if the spec says so, transposed: [value_dim][kPageTokens].
 Scaled ScaledValues(const LayerSpec& spec, const float* values) {
   Scaled scaled;
-  scaled.x.resize(static_cast<std::size_t>(kPageTokens) * spec.value_dim);
+  scaled.x = Scratch<float>(static_cast<std::size_t>(kPageTokens) * spec.value_dim);
   TransposeRows(values, kPageTokens, spec.value_dim, scaled.x.data());
   Rescale(scaled.x.data(), scaled.x.size(), scaled.exponent);
   if (spec.codec.value_rotation == Rotation::kHadamard) {
@@ -66,8 +66,8 @@ void EncodeValues(const LayerSpec& spec, const HeadTokens& tokens, const PageLay
     return;
   }
   const Scaled scaled = ScaledValues(spec, tokens.values);
-  std::vector<std::uint8_t> codes(count);
-  std::vector<float> decoded(count);
+  Scratch<std::uint8_t> codes(count);
+  Scratch<float> decoded(count);
   auto* const params = reinterpret_cast<AffineFP16*>(region + layout.value_params);
   const int group = spec.value_group_channels();
   for (int begin = 0; begin < dim; begin += group) {

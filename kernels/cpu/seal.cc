@@ -6,6 +6,7 @@
 #include "kernels/cpu/encode_steps.h"
 #include "kernels/cpu/layer_memory.h"
 #include "kernels/cpu/page_encoder.h"
+#include "kernels/cpu/scratch.h"
 
 namespace oscarkv::cpu {
 namespace {
@@ -57,11 +58,11 @@ KernelStatus Resolve(const BlockMemory& memory, SealItem& item, Sealing* sealing
 }
 
 // Keys or values of tokens [first, first + count) of the run of blocks, of one kv head, as fp32.
-std::vector<float> Gather(const Sealing& sealing, int head, bool values, int first, int count) {
+Scratch<float> Gather(const Sealing& sealing, int head, bool values, int first, int count) {
   const LayerSpec& spec = *sealing.item->spec;
   const TokenBlockLayout layout(spec, kWindowBlockTokens);
   const int dim = values ? spec.value_dim : spec.key_dim;
-  std::vector<float> out(static_cast<std::size_t>(count) * dim);
+  Scratch<float> out(static_cast<std::size_t>(count) * dim);
   for (int done = 0; done < count;) {
     const int token = first + done;
     const int slot = token % kWindowBlockTokens;
@@ -76,11 +77,11 @@ std::vector<float> Gather(const Sealing& sealing, int head, bool values, int fir
 }
 
 // The sampled rows of the query heads of one kv head: [num_queries * heads][key_dim].
-std::vector<float> GatherQueries(const SealItem& item, int head) {
+Scratch<float> GatherQueries(const SealItem& item, int head) {
   const LayerSpec& spec = *item.spec;
   const int heads = spec.queries_per_kv_head();
   const std::size_t row = static_cast<std::size_t>(heads) * spec.key_dim;
-  std::vector<float> out(row * item.num_queries);
+  Scratch<float> out(row * item.num_queries);
   for (int q = 0; q < item.num_queries; ++q) {
     const std::int64_t from =
         (static_cast<std::int64_t>(q) * spec.query_heads + head * heads) * spec.key_dim;
@@ -90,7 +91,7 @@ std::vector<float> GatherQueries(const SealItem& item, int head) {
 }
 
 void SumHead(Sealing& sealing, int head) {
-  const std::vector<float> keys = Gather(sealing, head, /*values=*/false, 0, kPageTokens);
+  const Scratch<float> keys = Gather(sealing, head, /*values=*/false, 0, kPageTokens);
   SumSquares(keys.data(), kPageTokens, sealing.item->spec->key_dim,
              sealing.square_sums.data() + static_cast<std::int64_t>(head) * kPageTokens);
 }
@@ -98,13 +99,13 @@ void SumHead(Sealing& sealing, int head) {
 void SealHead(Sealing& sealing, int head) {
   const SealItem& item = *sealing.item;
   const LayerSpec& spec = *item.spec;
-  const std::vector<float> keys = Gather(sealing, head, /*values=*/false, 0, kPageTokens);
-  const std::vector<float> values = Gather(sealing, head, /*values=*/true, 0, kPageTokens);
+  const Scratch<float> keys = Gather(sealing, head, /*values=*/false, 0, kPageTokens);
+  const Scratch<float> values = Gather(sealing, head, /*values=*/true, 0, kPageTokens);
   HeadTokens tokens;
   tokens.keys = keys.data();
   tokens.values = values.data();
-  std::vector<float> context;
-  std::vector<float> queries;
+  Scratch<float> context;
+  Scratch<float> queries;
   if (spec.codec.plan == PlanMode::kAuto && spec.keys_are_coded()) {
     context = Gather(sealing, head, /*values=*/false, kPageTokens, item.context);
     queries = GatherQueries(item, head);

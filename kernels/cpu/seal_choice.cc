@@ -136,14 +136,15 @@ AttentionChange::AttentionChange(const float* keys, int page_tokens, const float
       row_(RowOf(page_tokens)),
       num_queries_(num_queries),
       dim_(dim),
-      queries_(queries, queries + static_cast<std::size_t>(num_queries) * dim),
+      queries_(static_cast<std::size_t>(num_queries) * dim),
       logits_(static_cast<std::size_t>(num_queries) * row_),
       probabilities_(logits_.size()),
-      context_(num_queries, {-std::numeric_limits<float>::infinity(), 0}),
+      context_(num_queries),
       log_sum_exp_(num_queries),
       transposed_(static_cast<std::size_t>(dim) * std::max(row_, RowOf(context_tokens))),
       scratch_(static_cast<std::size_t>(num_queries) * std::max(row_, RowOf(context_tokens))) {
-  for (float& q : queries_) q *= scale;
+  for (std::size_t i = 0; i < queries_.size(); ++i) queries_[i] = queries[i] * scale;
+  std::fill(context_.begin(), context_.end(), ExpSum{-std::numeric_limits<float>::infinity(), 0});
   if (context_tokens > 0) {
     const int row = RowOf(context_tokens);
     Logits(context, context_tokens, scratch_.data());

@@ -1,7 +1,7 @@
 // How much a candidate for a page's keys changes the attention of recent queries.
 #pragma once
 
-#include <vector>
+#include "kernels/cpu/scratch.h"
 
 namespace oscarkv::cpu {
 
@@ -36,13 +36,13 @@ class AttentionChange {
   int row_;  // floats of a row of logits of the page
   int num_queries_;
   int dim_;
-  std::vector<float> queries_;        // [num_queries][dim], times scale
-  std::vector<float> logits_;         // exact, of the page: [num_queries][row_]
-  std::vector<float> probabilities_;  // likewise
-  std::vector<ExpSum> context_;       // [num_queries], of the logits of the context
-  std::vector<double> log_sum_exp_;   // of page and context
-  std::vector<float> transposed_;     // scratch [dim][row of logits]
-  std::vector<float> scratch_;        // [num_queries][row of logits]
+  Scratch<float> queries_;        // [num_queries][dim], times scale
+  Scratch<float> logits_;         // exact, of the page: [num_queries][row_]
+  Scratch<float> probabilities_;  // likewise
+  Scratch<ExpSum> context_;       // [num_queries], of the logits of the context
+  Scratch<double> log_sum_exp_;   // of page and context
+  Scratch<float> transposed_;     // scratch [dim][row of logits]
+  Scratch<float> scratch_;        // [num_queries][row of logits]
 };
 
 }  // namespace oscarkv::cpu
