@@ -16,12 +16,18 @@ BASE = {"profile": "DENSE", "batch": 1, "query_heads": 32, "kv_heads": 8, "head_
 ATTENDS = ("attend", "prefill")
 
 
+def plural(number, thing):
+    return f"{number} {thing}" + "s" * (number != 1)
+
+
 def count(tokens):
     return f"{tokens // 1024}K" if tokens % 1024 == 0 else str(tokens)
 
 
 def milliseconds(seconds):
-    return "" if seconds is None else f"{1e3 * seconds:.3g}" if seconds >= 1e-4 else f"{1e3 * seconds:.2g}"
+    if seconds is None:
+        return ""
+    return f"{1e3 * seconds:.0f}" if seconds >= 0.1 else f"{1e3 * seconds:.3g}"
 
 
 def ratio(over, under):
@@ -30,8 +36,9 @@ def ratio(over, under):
 
 
 def best(row, prefix):
-    """Seconds of the fastest of the peers whose names begin so."""
-    return min((seconds for name, seconds in row["peers"].items() if name.startswith(prefix)), default=None)
+    """The fastest of the peers whose names begin so, over ours as measured beside them."""
+    fastest = min((seconds for name, seconds in row["peers"].items() if name.startswith(prefix)), default=None)
+    return ratio(fastest, row.get("seconds_beside_peers"))
 
 
 def table(heading, lines):
@@ -48,17 +55,17 @@ def is_base(row, threads):
 
 def describe(row, threads):
     """In what a row differs from the base."""
-    parts = [f"{row['profile']}", f"{count(row['context'])} tokens"]
+    parts = [f"{row['profile']}", "1 token" if row["context"] == 1 else f"{count(row['context'])} tokens"]
     if row["operation"] == "prefill":
         parts[1] = f"{row['queries']} queries over {count(row['context'])}"
     if row["batch"] != BASE["batch"]:
         parts.append(f"{row['batch']} sessions")
     if row["query_heads"] != BASE["query_heads"]:
-        parts.append(f"{row['query_heads'] // row['kv_heads']} query heads a kv head")
+        parts.append(plural(row["query_heads"] // row["kv_heads"], "query head") + " a kv head")
     if row["head_dim"] != BASE["head_dim"]:
         parts.append(f"head_dim {row['head_dim']}")
     if row["threads"] != threads:
-        parts.append(f"{row['threads']} thread" + "s" * (row["threads"] > 1))
+        parts.append(plural(row["threads"], "thread"))
     return ", ".join(parts)
 
 
@@ -73,8 +80,8 @@ def contexts(rows, threads):
             slope = f"{1e6 * 1024 * more:.1f}"
         lines.append([count(row["context"]), milliseconds(row["seconds"]), ratio(row["seconds"], row["read_seconds"]),
                       milliseconds(row["bf16_seconds"]), ratio(row["bf16_seconds"], row["bf16_read_seconds"]),
-                      ratio(row["bf16_seconds"], row["seconds"]), slope, ratio(best(row, "torch"), row["seconds"]),
-                      ratio(best(row, "llamacpp"), row["seconds"])])
+                      ratio(row["bf16_seconds"], row["seconds"]), slope, best(row, "torch"),
+                      best(row, "llamacpp")])
         before = row
     return table(heading, lines)
 
@@ -84,7 +91,7 @@ def variants(rows, threads):
                "best llama.cpp over ours"]
     return table(heading, [[describe(row, threads), milliseconds(row["seconds"]),
                             ratio(row["seconds"], row["read_seconds"]), ratio(row["bf16_seconds"], row["seconds"]),
-                            ratio(best(row, "torch"), row["seconds"]), ratio(best(row, "llamacpp"), row["seconds"])]
+                            best(row, "torch"), best(row, "llamacpp")]
                            for row in rows if row["operation"] in ATTENDS and not is_base(row, threads)])
 
 
