@@ -184,19 +184,35 @@ HWY_INLINE Affine FitVariance(const Block& block, const Moments& m, float top, A
   return affine;
 }
 
+// Decodes what `store` asks for, and adds to `sums`.
+template <bool store>
 HWY_INLINE void Decode(const Block& block, const Affine& affine, const std::uint8_t* codes,
-                       float* decoded) {
+                       float* decoded, FitSums& sums) {
   const F32 d;
   const hn::Rebind<std::uint8_t, F32> bytes;
+  VF squares = hn::Zero(d);
+  VF errors = hn::Zero(d);
   for (int i = 0; i < block.count; ++i) {
+    const VF x = hn::LoadU(d, block.x + i * block.stride);
     const auto whole = hn::PromoteTo(I32(), hn::LoadU(bytes, codes + i * block.stride));
-    const VF x = hn::Add(hn::Mul(affine.scale, hn::ConvertTo(d, whole)), affine.zero);
-    hn::StoreU(x, d, decoded + i * block.stride);
+    const VF near = hn::Add(hn::Mul(affine.scale, hn::ConvertTo(d, whole)), affine.zero);
+    if constexpr (store) hn::StoreU(near, d, decoded + i * block.stride);
+    const VF error = hn::Sub(x, near);
+    squares = FusedMulAdd(x, x, squares);
+    errors = FusedMulAdd(error, error, errors);
+  }
+  HWY_ALIGN float lanes[2][kLanes];
+  hn::Store(squares, d, lanes[0]);
+  hn::Store(errors, d, lanes[1]);
+  for (int l = 0; l < kLanes; ++l) {
+    sums.squares += lanes[0][l];
+    sums.errors += lanes[1][l];
   }
 }
 
-void FitGroupsOfTarget(const float* x, int count, int lanes, int bits, Fit fit, AffineFP16* params,
-                       std::uint8_t* codes, float* decoded) {
+FitSums FitGroupsOfTarget(const float* x, int count, int lanes, int bits, Fit fit,
+                          AffineFP16* params, std::uint8_t* codes, float* decoded) {
+  FitSums sums;
   const auto top = static_cast<float>((1 << bits) - 1);
   for (int lane = 0; lane < lanes; lane += kLanes) {
     const Block block = {x + lane, count, lanes};
@@ -204,8 +220,13 @@ void FitGroupsOfTarget(const float* x, int count, int lanes, int bits, Fit fit, 
     const Affine affine = fit == Fit::kMinMax
                               ? FitMinMax(block, moments, top, params + lane, codes + lane)
                               : FitVariance(block, moments, top, params + lane, codes + lane);
-    Decode(block, affine, codes + lane, decoded + lane);
+    if (decoded == nullptr) {
+      Decode</*store=*/false>(block, affine, codes + lane, nullptr, sums);
+    } else {
+      Decode</*store=*/true>(block, affine, codes + lane, decoded + lane, sums);
+    }
   }
+  return sums;
 }
 
 }  // namespace oscarkv::cpu::HWY_NAMESPACE
@@ -216,9 +237,10 @@ namespace oscarkv::cpu {
 
 HWY_EXPORT(FitGroupsOfTarget);
 
-void FitGroups(const float* x, int count, int lanes, int bits, Fit fit, AffineFP16* params,
-               std::uint8_t* codes, float* decoded) {
-  HWY_DYNAMIC_DISPATCH(FitGroupsOfTarget)(x, count, lanes, bits, fit, params, codes, decoded);
+FitSums FitGroups(const float* x, int count, int lanes, int bits, Fit fit, AffineFP16* params,
+                  std::uint8_t* codes, float* decoded) {
+  return HWY_DYNAMIC_DISPATCH(FitGroupsOfTarget)(x, count, lanes, bits, fit, params, codes,
+                                                 decoded);
 }
 
 }  // namespace oscarkv::cpu

@@ -20,12 +20,18 @@
 
 namespace oscarkv::cpu {
 
+// Sums over what was fitted, of which the root of a quotient is the relative error.
+struct FitSums {
+  double squares = 0;  // of x
+  double errors = 0;   // of x less what its code decodes to, squared
+};
+
 // Fits each column of x[count][lanes] as one group: params[lanes], codes[count][lanes], and what
-// they decode to, decoded[count][lanes].
+// they decode to, decoded[count][lanes], unless that is null.
 // Keys: rows are tokens, columns channels. Values: rows are channels, columns tokens.
 // Fixed order of operations, fp32; the same bits on every instruction set. REQUIRES: bits is 2 or
 // 4; 1 <= count <= 256; lanes is a multiple of kTileSide; |x| < 2^16, see ScaleExponent.
-void FitGroups(const float* x, int count, int lanes, int bits, Fit fit, AffineFP16* params,
-               std::uint8_t* codes, float* decoded);
+FitSums FitGroups(const float* x, int count, int lanes, int bits, Fit fit, AffineFP16* params,
+                  std::uint8_t* codes, float* decoded);
 
 }  // namespace oscarkv::cpu

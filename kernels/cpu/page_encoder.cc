@@ -1,6 +1,7 @@
 #include "kernels/cpu/page_encoder.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 
 #include "kernels/api/dtype.h"
@@ -67,20 +68,24 @@ void EncodeValues(const LayerSpec& spec, const HeadTokens& tokens, const PageLay
   }
   const Scaled scaled = ScaledValues(spec, tokens.values);
   Scratch<std::uint8_t> codes(count);
-  Scratch<float> decoded(count);
+  FitSums sums;
   auto* const params = reinterpret_cast<AffineFP16*>(region + layout.value_params);
   const int group = spec.value_group_channels();
   for (int begin = 0; begin < dim; begin += group) {
     const std::ptrdiff_t row = static_cast<std::ptrdiff_t>(begin) * kPageTokens;
     const int channels = std::min(group, dim - begin);
     AffineFP16* const of_group = params + begin / group * kPageTokens;
-    FitGroups(&scaled.x[row], channels, kPageTokens, spec.codec.value_bits, spec.codec.value_fit,
-              of_group, &codes[row], &decoded[row]);
+    const FitSums of_channels =
+        FitGroups(&scaled.x[row], channels, kPageTokens, spec.codec.value_bits,
+                  spec.codec.value_fit, of_group, &codes[row], /*decoded=*/nullptr);
+    sums.squares += of_channels.squares;
+    sums.errors += of_channels.errors;
   }
   PackCodes(codes.data(), dim, kPageTokens, spec.codec.value_bits, region + layout.value_codes);
   header.value_exponent = static_cast<std::int8_t>(scaled.exponent);
   // Rotation and powers of two change both norms alike.
-  sealed.value_error = RelativeError(scaled.x.data(), decoded.data(), count);
+  sealed.value_error =
+      sums.squares > 0 ? static_cast<float>(std::sqrt(sums.errors / sums.squares)) : 0.0F;
 }
 
 }  // namespace

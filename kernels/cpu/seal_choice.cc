@@ -16,18 +16,24 @@
 HWY_BEFORE_NAMESPACE();
 namespace oscarkv::cpu::HWY_NAMESPACE {
 
-// out[dim][stride] = keys[tokens][dim], transposed; zeros beyond the tokens.
-HWY_INLINE void TransposeKeys(const float* keys, int tokens, int dim, int stride, float* out) {
+// Tokens that lie together, transposed: rows of them further apart would share few sets of the
+// cache.
+inline constexpr int kBlock = kLogitsMultiple;
+static_assert(kBlock % (2 * kLanes) == 0);
+
+// out[dim][kBlock] = keys[tokens][dim], transposed; zeros beyond the tokens.
+// REQUIRES: tokens <= kBlock.
+HWY_INLINE void TransposeKeys(const float* keys, int tokens, int dim, float* out) {
   const int whole = tokens / 4 * 4;  // rows that are transposed by fours
-  Transpose({keys, dim}, whole, dim, {out, stride});
-  for (int c = 0; c < dim; ++c) {
-    float* const row = out + static_cast<std::ptrdiff_t>(c) * stride;
-    for (int t = whole; t < tokens; ++t) row[t] = keys[static_cast<std::ptrdiff_t>(t) * dim + c];
-    std::fill(row + tokens, row + stride, 0.0F);
+  Transpose({keys, dim}, whole, dim, {out, kBlock});
+  if (tokens == kBlock) return;
+  for (int c = 0; c < dim; ++c, out += kBlock) {
+    for (int t = whole; t < tokens; ++t) out[t] = keys[static_cast<std::ptrdiff_t>(t) * dim + c];
+    std::fill(out + tokens, out + kBlock, 0.0F);
   }
 }
 
-// Dot products of `count` queries with the keys of two vectors of tokens, keys[dim][stride]. Each
+// Dot products of `count` queries with the keys of two vectors of tokens, keys[dim][kBlock]. Each
 // runs in the order of channels.
 template <int count>
 HWY_INLINE void Dots(const float* queries, const float* keys, int dim, int stride, float* logits) {
@@ -35,13 +41,13 @@ HWY_INLINE void Dots(const float* queries, const float* keys, int dim, int strid
   VF first[count];
   VF second[count];
   for (int i = 0; i < count; ++i) first[i] = second[i] = hn::Zero(d);
-  for (int c = 0; c < dim; ++c, keys += stride) {
+  for (int c = 0; c < dim; ++c, keys += kBlock) {
     const VF first_keys = hn::LoadU(d, keys);
     const VF second_keys = hn::LoadU(d, keys + kLanes);
     for (int i = 0; i < count; ++i) {
       const VF query = hn::Set(d, queries[i * dim + c]);
-      first[i] = hn::Add(first[i], hn::Mul(query, first_keys));
-      second[i] = hn::Add(second[i], hn::Mul(query, second_keys));
+      first[i] = FusedMulAdd(query, first_keys, first[i]);
+      second[i] = FusedMulAdd(query, second_keys, second[i]);
     }
   }
   for (int i = 0; i < count; ++i) {
@@ -51,17 +57,22 @@ HWY_INLINE void Dots(const float* queries, const float* keys, int dim, int strid
 }
 
 // logits[num_queries][stride] = queries keys^T; -inf beyond the tokens.
+// `transposed`: scratch [dim][kBlock].
 void LogitsOfTarget(const float* queries, int num_queries, const float* keys, int tokens, int dim,
                     int stride, float* transposed, float* logits) {
   constexpr int kQueries = 4;  // at once
-  TransposeKeys(keys, tokens, dim, stride, transposed);
-  for (int t = 0; t < stride; t += 2 * kLanes) {
-    int i = 0;
-    for (; i + kQueries <= num_queries; i += kQueries) {
-      Dots<kQueries>(queries + i * dim, transposed + t, dim, stride, logits + i * stride + t);
-    }
-    for (; i < num_queries; ++i) {
-      Dots<1>(queries + i * dim, transposed + t, dim, stride, logits + i * stride + t);
+  for (int begin = 0; begin < tokens; begin += kBlock) {
+    TransposeKeys(keys + static_cast<std::ptrdiff_t>(begin) * dim, std::min(kBlock, tokens - begin),
+                  dim, transposed);
+    for (int t = 0; t < kBlock; t += 2 * kLanes) {
+      float* const out = logits + begin + t;
+      int i = 0;
+      for (; i + kQueries <= num_queries; i += kQueries) {
+        Dots<kQueries>(queries + i * dim, transposed + t, dim, stride, out + i * stride);
+      }
+      for (; i < num_queries; ++i) {
+        Dots<1>(queries + i * dim, transposed + t, dim, stride, out + i * stride);
+      }
     }
   }
   for (int i = 0; i < num_queries; ++i) {
@@ -115,10 +126,8 @@ HWY_EXPORT(LogitsOfTarget);
 HWY_EXPORT(SumExpOfTarget);
 HWY_EXPORT(ExpectedDropOfTarget);
 
-constexpr int kRowMultiple = 32;  // tokens; no vector pair is longer
-
 constexpr int RowOf(int tokens) {
-  return (tokens + kRowMultiple - 1) / kRowMultiple * kRowMultiple;
+  return (tokens + kLogitsMultiple - 1) / kLogitsMultiple * kLogitsMultiple;
 }
 
 // log(a.sum * exp(a.max) + b.sum * exp(b.max)). REQUIRES: a.sum > 0.
@@ -141,7 +150,7 @@ AttentionChange::AttentionChange(const float* keys, int page_tokens, const float
       probabilities_(logits_.size()),
       context_(num_queries),
       log_sum_exp_(num_queries),
-      transposed_(static_cast<std::size_t>(dim) * std::max(row_, RowOf(context_tokens))),
+      transposed_(static_cast<std::size_t>(dim) * kLogitsMultiple),
       scratch_(static_cast<std::size_t>(num_queries) * std::max(row_, RowOf(context_tokens))) {
   for (std::size_t i = 0; i < queries_.size(); ++i) queries_[i] = queries[i] * scale;
   std::fill(context_.begin(), context_.end(), ExpSum{-std::numeric_limits<float>::infinity(), 0});

@@ -5,6 +5,8 @@
 
 namespace oscarkv::cpu {
 
+inline constexpr int kLogitsMultiple = 32;  // rows of logits are padded to a multiple of it
+
 // sum * exp(max): a sum of exponentials that cannot overflow.
 struct ExpSum {
   float max;
@@ -41,7 +43,7 @@ class AttentionChange {
   Scratch<float> probabilities_;  // likewise
   Scratch<ExpSum> context_;       // [num_queries], of the logits of the context
   Scratch<double> log_sum_exp_;   // of page and context
-  Scratch<float> transposed_;     // scratch [dim][row of logits]
+  Scratch<float> transposed_;     // scratch [dim][kLogitsMultiple]
   Scratch<float> scratch_;        // [num_queries][row of logits]
 };
 
