@@ -2,11 +2,11 @@
 // first pages nothing is allocated.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <memory>
 #include <type_traits>
 #include <utility>
-#include <vector>
 
 #include "kernels/api/page_layout.h"
 
@@ -31,10 +31,7 @@ class ScratchPool {
   // A block of at least `bytes`: the last that was put back, grown if it is too small.
   Block Take(std::size_t bytes) {
     Block block;
-    if (!free_.empty()) {
-      block = std::move(free_.back());
-      free_.pop_back();
-    }
+    if (count_ > 0) block = std::move(free_[--count_]);
     if (block.bytes < bytes) {
       const std::size_t lines = (bytes + sizeof(Line) - 1) / sizeof(Line);
       block.lines = std::make_unique_for_overwrite<Line[]>(lines);
@@ -42,12 +39,15 @@ class ScratchPool {
     }
     return block;
   }
-  void PutBack(Block block) {
-    if (block.lines != nullptr) free_.push_back(std::move(block));
+  // Keeps it, or frees it if there are many already: it must not fail, as destructors call it.
+  void PutBack(Block block) noexcept {
+    if (block.lines != nullptr && count_ < free_.size()) free_[count_++] = std::move(block);
   }
 
  private:
-  std::vector<Block> free_;
+  // More than the encoder of a page holds at a time.
+  std::array<Block, 32> free_;
+  std::size_t count_ = 0;
 };
 
 // An array of T, aligned to kPageAlignment, of no particular content at first. Thread-compatible;

@@ -33,6 +33,7 @@ import torch.nn.functional as F
 
 POOL = 32 * 31253  # numbers that memory is filled with, repeated: whole blocks of q4_0
 REPETITIONS = 7
+LONG_PASS = 4.0  # seconds; a pass that takes longer is made once
 MEMORY_SHARE = 0.8  # of what is available
 
 
@@ -282,15 +283,16 @@ def available_bytes():
 
 
 def measure(call, instances, repetitions):
-    """Seconds of one call: the median of passes, the first not counted."""
+    """Seconds of one call: the median of passes, the first not counted; unless that takes long."""
     seconds = []
-    for repetition in range(-1, repetitions):
+    for _ in range(1 + repetitions):
         begin = time.perf_counter()
         for i in range(instances):
             call(i)
-        if repetition >= 0:
-            seconds.append((time.perf_counter() - begin) / instances)
-    return statistics.median(seconds)
+        seconds.append((time.perf_counter() - begin) / instances)
+        if seconds[0] * instances > LONG_PASS:
+            return seconds[0]
+    return statistics.median(seconds[1:])
 
 
 def ours_again(row, program):
