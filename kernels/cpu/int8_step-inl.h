@@ -36,16 +36,26 @@ HWY_INLINE Int8Step StepOf(float largest) {
 HWY_INLINE void QuantizeToInt8(const float* x, int count, const Int8Step& step, std::int8_t* codes,
                                GroupSum& sums) {
   const F32 d;
+  const U32 u;
   const VF reciprocals = hn::Set(d, step.reciprocal);
-  // The last bits of a sum with 1.5 * 2^23 are a whole number, the last byte being that of an int8.
+  // The last bits of a sum with 1.5 * 2^23 are a whole number, the last byte being that of an int8;
+  // its first bits are those of 0x4B400000.
   const VF unit = hn::Set(d, 12582912.0F);
+  hn::Vec<U32> sum[kParts];  // of all bits, modulo 2^32
+  for (auto& part : sum) part = hn::Zero(u);
   for (int i = 0; i < count; i += kGroup) {
     for (int part = 0; part < kParts; ++part) {
       const int at = i + part * kLanes;
       const VF shifted = FusedMulAdd(hn::Load(d, x + at), reciprocals, unit);
-      StoreLastBytes(hn::BitCast(U32(), shifted), codes + at);
-      sums.Add(part, hn::Sub(shifted, unit));
+      const auto bits = hn::BitCast(u, shifted);
+      StoreLastBytes(bits, codes + at);
+      sum[part] = hn::Add(sum[part], bits);
     }
+  }
+  const auto units = hn::Set(u, static_cast<std::uint32_t>(count / kGroup) * 0x4B400000U);
+  for (int part = 0; part < kParts; ++part) {
+    const auto whole = hn::BitCast(I32(), hn::Sub(sum[part], units));
+    sums.Add(part, hn::ConvertTo(d, whole));
   }
 }
 

@@ -34,15 +34,20 @@ HWY_INLINE VF FromFP16(hn::Vec<U32> bits) {
   return hn::Or(value, hn::BitCast(F32(), sign));
 }
 
-// Splits params[count] into scales and zeros, times `factor`.
-HWY_INLINE void ReadParams(const AffineFP16* params, int count, float factor, float* scales,
-                           float* zeros) {
+HWY_INLINE float MiddleCode(int bits) { return static_cast<float>((1 << bits) - 1) / 2; }
+
+// The scales of params[count], times `factor`, and what code `middle` stands for with each.
+HWY_INLINE void ReadParams(const AffineFP16* params, int count, float factor, float middle,
+                           float* scales, float* centers) {
   const U32 u;
   const VF factors = hn::Set(F32(), factor);
+  const VF middles = hn::Set(F32(), middle);
   for (int i = 0; i < count; i += kLanes) {
     const auto both = hn::LoadU(u, reinterpret_cast<const std::uint32_t*>(params + i));
-    hn::Store(hn::Mul(FromFP16(hn::And(both, hn::Set(u, 0xFFFF))), factors), F32(), scales + i);
-    hn::Store(hn::Mul(FromFP16(hn::ShiftRight<16>(both)), factors), F32(), zeros + i);
+    const VF scale = hn::Mul(FromFP16(hn::And(both, hn::Set(u, 0xFFFF))), factors);
+    const VF zero = hn::Mul(FromFP16(hn::ShiftRight<16>(both)), factors);
+    hn::Store(scale, F32(), scales + i);
+    hn::Store(FusedMulAdd(scale, middles, zero), F32(), centers + i);
   }
 }
 

@@ -43,6 +43,14 @@ HWY_INLINE VF FusedMulAdd(VF a, VF b, VF c) {
   return hn::MulAdd(a, b, c);
 #endif
 }
+// a * b - c, rounded once.
+HWY_INLINE VF FusedMulSub(VF a, VF b, VF c) {
+#if HWY_TARGET == HWY_SCALAR
+  return VF(std::fma(a.raw, b.raw, -c.raw));
+#else
+  return hn::MulSub(a, b, c);
+#endif
+}
 // c - a * b, rounded once.
 HWY_INLINE VF FusedNegMulAdd(VF a, VF b, VF c) {
 #if HWY_TARGET == HWY_SCALAR
@@ -177,23 +185,23 @@ HWY_INLINE VF ExpNonPositive(VF x) {
   const auto constant = [](float c) HWY_ATTR { return hn::Set(F32(), c); };
   const VF least = constant(-87.0F);
   const VF clamped = hn::Max(x, least);
-  // The last bits of a sum with 1.5 * 2^23 are a whole number.
+  // exp(x) = 2^n 2^r for the whole number n next to x / ln 2. The last bits of a sum with 1.5 *
+  // 2^23 are a whole number.
   const VF unit = constant(12582912.0F);
-  const VF shifted = FusedMulAdd(clamped, constant(1.44269504F), unit);
-  const VF n = hn::Sub(shifted, unit);
-  // ln 2 in two parts; the first has few bits, so that a whole multiple of it is exact.
-  VF r = FusedNegMulAdd(n, constant(0.693359375F), clamped);
-  r = FusedNegMulAdd(n, constant(-2.12194440e-4F), r);
-  // Of the polynomials 1 + r + ... of degree 5, the one with the least relative error, 1.05e-7,
-  // over |r| <= ln(2) / 2.
-  VF p = constant(0.0083125159F);
-  for (const float c : {0.0418902002F, 0.166671142F, 0.499992311F, 1.0F, 1.0F}) {
+  const VF log2_e = constant(1.44269504F);
+  const VF shifted = FusedMulAdd(clamped, log2_e, unit);
+  const VF r = FusedMulSub(clamped, log2_e, hn::Sub(shifted, unit));
+  // Of the polynomials 1 + r ln 2 + ... of degree 5, the one with the least relative
+  // error, 1.05e-7, over |r| <= 1/2.
+  VF p = constant(0.00133002497F);
+  for (const float c : {0.00966972849F, 0.0555055991F, 0.240222813F, 0.693147181F, 1.0F}) {
     p = FusedMulAdd(p, r, constant(c));
   }
   const U32 u;
-  const auto whole = hn::Sub(hn::BitCast(u, shifted), hn::BitCast(u, unit));
-  const auto exponent = hn::ShiftLeft<23>(hn::Add(whole, hn::Set(u, 127)));
-  return hn::IfThenElseZero(hn::Ge(x, least), hn::Mul(p, hn::BitCast(d, exponent)));
+  // p is near 1: adding n to its exponent multiplies by 2^n.
+  const auto exponent = hn::ShiftLeft<23>(hn::BitCast(u, shifted));
+  const VF power = hn::BitCast(d, hn::Add(hn::BitCast(u, p), exponent));
+  return hn::IfThenElseZero(hn::Ge(x, least), power);
 }
 
 }  // namespace oscarkv::cpu::HWY_NAMESPACE
