@@ -32,7 +32,8 @@ void TransposeRows(const float* x, int tokens, int dim, float* out);
 // REQUIRES: columns is a multiple of 16.
 void RotateColumns(float* x, int dim, int columns);
 
-// What decoding does once keys are scale * code + zero: kernels/codec/page_decoder.h, RestoreKeys.
+// keys[tokens][dim], once they are scale * code + zero, as DecodeKeys (kernels/cpu/page_decode.h)
+// has them but for the residual: rotated back if they are rotated, times `factor`, times norms.
 void RestoreKeys(bool rotated, float factor, const std::uint16_t* norms, int tokens, int dim,
                  float* keys);
 

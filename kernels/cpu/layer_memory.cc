@@ -4,7 +4,7 @@
 #include <cstring>
 
 #include "kernels/codec/hadamard.h"
-#include "kernels/codec/page_decoder.h"
+#include "kernels/codec/page_view.h"
 
 namespace oscarkv::cpu {
 namespace {

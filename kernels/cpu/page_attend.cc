@@ -6,7 +6,7 @@
 #include <cstring>
 #include <utility>
 
-#include "kernels/codec/page_decoder.h"
+#include "kernels/codec/page_view.h"
 #include "kernels/cpu/code_matrix.h"
 #include "kernels/cpu/dot_instructions.h"
 
@@ -22,18 +22,6 @@
 HWY_BEFORE_NAMESPACE();
 namespace oscarkv::cpu::HWY_NAMESPACE {
 
-// Numbers of the pages, brought to fp32.
-
-// fp16 in the low halves of lanes whose high halves are zero.
-HWY_INLINE VF FromFP16(hn::Vec<U32> bits) {
-  const U32 u;
-  const auto sign = hn::ShiftLeft<16>(hn::And(bits, hn::Set(u, 0x8000)));
-  const auto magnitude = hn::ShiftLeft<13>(hn::And(bits, hn::Set(u, 0x7FFF)));
-  // Brings the exponent's bias from fp32's to fp16's, and makes normal numbers of denormal ones.
-  const VF value = hn::Mul(hn::BitCast(F32(), magnitude), hn::Set(F32(), 0x1p112F));
-  return hn::Or(value, hn::BitCast(F32(), sign));
-}
-
 HWY_INLINE float MiddleCode(int bits) { return static_cast<float>((1 << bits) - 1) / 2; }
 
 // The scales of params[count], times `factor`, and what code `middle` stands for with each.
@@ -44,8 +32,8 @@ HWY_INLINE void ReadParams(const AffineFP16* params, int count, float factor, fl
   const VF middles = hn::Set(F32(), middle);
   for (int i = 0; i < count; i += kLanes) {
     const auto both = hn::LoadU(u, reinterpret_cast<const std::uint32_t*>(params + i));
-    const VF scale = hn::Mul(FromFP16(hn::And(both, hn::Set(u, 0xFFFF))), factors);
-    const VF zero = hn::Mul(FromFP16(hn::ShiftRight<16>(both)), factors);
+    const VF scale = hn::Mul(FloatFromFP16(hn::And(both, hn::Set(u, 0xFFFF))), factors);
+    const VF zero = hn::Mul(FloatFromFP16(hn::ShiftRight<16>(both)), factors);
     hn::Store(scale, F32(), scales + i);
     hn::Store(FusedMulAdd(scale, middles, zero), F32(), centers + i);
   }

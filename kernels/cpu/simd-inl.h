@@ -98,7 +98,8 @@ struct GroupSum {
   // By the number of parts.
   template <class V>
   static HWY_INLINE hn::Vec<Quarters> QuarterOf(const V (&v)[1]) {
-    const hn::FixedTag<float, 8> half;
+    using D = hn::DFromV<V>;
+    const hn::Half<D> half;
     return QuarterOf({hn::LowerHalf(half, v[0]), hn::UpperHalf(half, v[0])});
   }
   template <class V>
@@ -155,6 +156,16 @@ HWY_INLINE VF LoadBF16(const std::uint16_t* from) {
 HWY_INLINE VF LoadFP16(const std::uint16_t* from) {
   return hn::PromoteTo(F32(), hn::LoadU(F16(), reinterpret_cast<const hwy::float16_t*>(from)));
 }
+// fp16 in the low halves of lanes whose high halves are zero.
+HWY_INLINE VF FloatFromFP16(hn::Vec<U32> bits) {
+  const U32 u;
+  const auto sign = hn::ShiftLeft<16>(hn::And(bits, hn::Set(u, 0x8000)));
+  const auto magnitude = hn::ShiftLeft<13>(hn::And(bits, hn::Set(u, 0x7FFF)));
+  // Brings the exponent's bias from fp32's to fp16's, and makes normal numbers of denormal ones.
+  const VF value = hn::Mul(hn::BitCast(F32(), magnitude), hn::Set(F32(), 0x1p112F));
+  return hn::Or(value, hn::BitCast(F32(), sign));
+}
+
 template <DType dtype>
 HWY_INLINE VF LoadFloats(const void* from) {
   if constexpr (dtype == DType::kBF16) {

@@ -1,12 +1,12 @@
 #include "kernels/cpu/token_io.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstring>
 #include <vector>
 
-#include "kernels/codec/page_decoder.h"
+#include "kernels/codec/page_view.h"
 #include "kernels/cpu/layer_memory.h"
+#include "kernels/cpu/page_decode.h"
 
 namespace oscarkv::cpu {
 namespace {
@@ -104,38 +104,27 @@ KernelStatus AddRuns(const ReadItem& item, const LayerMemory& layer, std::vector
                             : KernelStatus::InvalidArgument("the cache does not hold these tokens");
 }
 
-// The value as a finite 16-bit element: decoded values may lie beyond those that were stored.
-std::uint16_t ToFinite16(DType dtype, float x) {
-  const std::uint16_t bits = ToBits16(dtype, x);
-  return std::isfinite(FromBits16(dtype, bits)) ? bits : static_cast<std::uint16_t>(bits - 1);
+// Packed rows[tokens][dim] to rows of 16 bits, `stride` elements apart.
+void StoreRows(DType storage, const float* rows, int tokens, int dim, std::int64_t stride,
+               std::uint16_t* out) {
+  for (int t = 0; t < tokens; ++t) StoreFinite(storage, rows + t * dim, dim, out + t * stride);
 }
 
 void ReadPageHead(const Run& run, int head, std::uint16_t* keys, std::uint16_t* values) {
   const LayerSpec& spec = *run.layer->spec;
   const HeadView view = PageView(spec, run.bytes).Head(head);
-  const float* directions = run.layer->directions;
+  const float* direction = run.layer->directions;
+  if (direction != nullptr) direction += static_cast<std::int64_t>(head) * spec.key_dim;
+  const std::int64_t key_stride = static_cast<std::int64_t>(spec.kv_heads) * spec.key_dim;
+  const std::int64_t value_stride = static_cast<std::int64_t>(spec.kv_heads) * spec.value_dim;
   alignas(64) float decoded[kWindowBlockTokens * kMaxHeadDim];
   for (int done = 0; done < run.tokens; done += kWindowBlockTokens) {
     const int count = std::min(kWindowBlockTokens, run.tokens - done);
-    DecodeKeys(spec, view,
-               directions == nullptr ? nullptr
-                                     : directions + static_cast<std::int64_t>(head) * spec.key_dim,
-               run.first + done, count, decoded);
-    for (int t = 0; t < count; ++t) {
-      std::uint16_t* row =
-          keys + static_cast<std::int64_t>(done + t) * spec.kv_heads * spec.key_dim;
-      for (int c = 0; c < spec.key_dim; ++c) {
-        row[c] = ToFinite16(spec.storage, decoded[t * spec.key_dim + c]);
-      }
-    }
+    DecodeKeys(spec, view, direction, run.first + done, count, decoded);
+    StoreRows(spec.storage, decoded, count, spec.key_dim, key_stride, keys + done * key_stride);
     DecodeValues(spec, view, run.first + done, count, decoded);
-    for (int t = 0; t < count; ++t) {
-      std::uint16_t* row =
-          values + static_cast<std::int64_t>(done + t) * spec.kv_heads * spec.value_dim;
-      for (int c = 0; c < spec.value_dim; ++c) {
-        row[c] = ToFinite16(spec.storage, decoded[t * spec.value_dim + c]);
-      }
-    }
+    StoreRows(spec.storage, decoded, count, spec.value_dim, value_stride,
+              values + done * value_stride);
   }
 }
 

@@ -11,11 +11,11 @@
 
 #include "absl/status/status.h"
 #include "grpcpp/support/byte_buffer.h"
+#include "server/queue/work.h"
 #include "server/rpc/handlers.h"
 #include "server/rpc/prepared_batch.h"
 #include "server/rpc/rpc_scope.h"
 #include "server/rpc/wire.h"
-#include "server/queue/work.h"
 
 namespace oscarkv {
 

@@ -14,6 +14,7 @@
 #include "grpcpp/server_context.h"
 #include "grpcpp/support/byte_buffer.h"
 #include "grpcpp/support/server_callback.h"
+#include "server/queue/work_queue.h"
 #include "server/rpc/batch_work.h"
 #include "server/rpc/exchange_stream.h"
 #include "server/rpc/grpc_status.h"
@@ -21,7 +22,6 @@
 #include "server/rpc/limits.h"
 #include "server/rpc/rpc_scope.h"
 #include "server/rpc/wire.h"
-#include "server/queue/work_queue.h"
 
 namespace oscarkv {
 

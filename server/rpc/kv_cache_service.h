@@ -5,9 +5,9 @@
 
 #include "absl/time/time.h"
 #include "oscarkv/v1/kv_cache.grpc.pb.h"
+#include "server/queue/work_queue.h"
 #include "server/rpc/exchange_stream.h"
 #include "server/rpc/handlers.h"
-#include "server/queue/work_queue.h"
 
 namespace oscarkv {
 

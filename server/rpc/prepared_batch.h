@@ -11,8 +11,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "oscarkv/v1/kv_cache.pb.h"
-#include "server/rpc/decode_batch.h"
 #include "server/queue/work.h"
+#include "server/rpc/decode_batch.h"
 #include "server/session/session_store.h"
 
 namespace oscarkv {

@@ -9,10 +9,10 @@
 #include "grpcpp/server_context.h"
 #include "grpcpp/support/byte_buffer.h"
 #include "grpcpp/support/server_callback.h"
+#include "server/queue/work.h"
 #include "server/rpc/handlers.h"
 #include "server/rpc/rpc_scope.h"
 #include "server/rpc/token_reader.h"
-#include "server/queue/work.h"
 
 namespace oscarkv {
 

@@ -42,9 +42,8 @@ void Batch::Run() {
 
 void Batch::Open() {
   std::vector<BatchItem*> order(items_.begin(), items_.end());
-  std::stable_sort(order.begin(), order.end(), [](const BatchItem* a, const BatchItem* b) {
-    return a->session < b->session;
-  });
+  std::stable_sort(order.begin(), order.end(),
+                   [](const BatchItem* a, const BatchItem* b) { return a->session < b->session; });
   const BatchItem* before = nullptr;
   for (BatchItem* item : order) {
     item->generation_after = 0;

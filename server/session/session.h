@@ -122,6 +122,7 @@ class LayerLease {
 
   Session& session() const { return *session_; }
   LayerState& state() const ABSL_NO_THREAD_SAFETY_ANALYSIS { return session_->layer(index_).state; }
+
  private:
   const std::shared_ptr<Session> session_;
   const std::size_t index_;

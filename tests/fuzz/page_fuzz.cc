@@ -11,8 +11,9 @@
 #include "kernels/api/dtype.h"
 #include "kernels/api/layer_spec.h"
 #include "kernels/api/page_layout.h"
-#include "kernels/codec/page_decoder.h"
+#include "kernels/codec/page_view.h"
 #include "kernels/cpu/encode_steps.h"
+#include "kernels/cpu/page_decode.h"
 #include "kernels/cpu/page_encoder.h"
 
 namespace oscarkv {
@@ -85,8 +86,8 @@ void Read(const LayerSpec& spec, const std::byte* page, bool finite) {
     const HeadView head = view.Head(i);
     std::vector<float> keys(static_cast<std::size_t>(kPageTokens) * spec.key_dim);
     std::vector<float> values(static_cast<std::size_t>(kPageTokens) * spec.value_dim);
-    DecodeKeys(spec, head, direction.data(), 0, kPageTokens, keys.data());
-    DecodeValues(spec, head, 0, kPageTokens, values.data());
+    cpu::DecodeKeys(spec, head, direction.data(), 0, kPageTokens, keys.data());
+    cpu::DecodeValues(spec, head, 0, kPageTokens, values.data());
     if (!finite) continue;
     for (const std::vector<float>* numbers : {&keys, &values}) {
       if (!std::all_of(numbers->begin(), numbers->end(),

@@ -10,7 +10,8 @@
 
 #include "gtest/gtest.h"
 #include "kernels/api/profiles.h"
-#include "kernels/codec/page_decoder.h"
+#include "kernels/codec/page_view.h"
+#include "kernels/cpu/page_decode.h"
 #include "tests/kernels/cpu/page_testing.h"
 
 namespace oscarkv {
@@ -59,8 +60,8 @@ void Check(const LayerSpec& spec, const std::vector<HeadData>& heads, double bou
     const HeadView view = PageView(spec, page.bytes.data()).Head(i);
     std::vector<float> keys(heads[i].keys.size());
     std::vector<float> values(heads[i].values.size());
-    DecodeKeys(spec, view, heads[i].direction.data(), 0, kPageTokens, keys.data());
-    DecodeValues(spec, view, 0, kPageTokens, values.data());
+    cpu::DecodeKeys(spec, view, heads[i].direction.data(), 0, kPageTokens, keys.data());
+    cpu::DecodeValues(spec, view, 0, kPageTokens, values.data());
     const auto finite = [](float x) { return std::isfinite(x); };
     EXPECT_TRUE(std::all_of(keys.begin(), keys.end(), finite));
     EXPECT_TRUE(std::all_of(values.begin(), values.end(), finite));
@@ -112,7 +113,8 @@ TEST(DegeneratePagesTest, BiasDoesNotCostPrecision) {
   }
   const SealedPage page = Seal(spec, biased);
   std::vector<float> keys(biased[0].keys.size());
-  DecodeKeys(spec, PageView(spec, page.bytes.data()).Head(0), nullptr, 0, kPageTokens, keys.data());
+  cpu::DecodeKeys(spec, PageView(spec, page.bytes.data()).Head(0), nullptr, 0, kPageTokens,
+                  keys.data());
   double squares = 0;
   for (std::size_t i = 0; i < keys.size(); ++i) squares += std::pow(biased[0].keys[i] - keys[i], 2);
   EXPECT_LT(std::sqrt(squares / static_cast<double>(keys.size())), 0.45);
@@ -132,8 +134,8 @@ TEST(DegeneratePagesTest, OutlierStaysInItsGroup) {
   const HeadView view = PageView(spec, page.bytes.data()).Head(0);
   std::vector<float> keys(heads[0].keys.size());
   std::vector<float> values(heads[0].values.size());
-  DecodeKeys(spec, view, nullptr, 0, kPageTokens, keys.data());
-  DecodeValues(spec, view, 0, kPageTokens, values.data());
+  cpu::DecodeKeys(spec, view, nullptr, 0, kPageTokens, keys.data());
+  cpu::DecodeValues(spec, view, 0, kPageTokens, values.data());
   EXPECT_NEAR(keys[70 * 64 + 20], 1e4, 10);
   EXPECT_NEAR(values[70 * 64 + 20], 1e4, 10);
   double key_error = 0;

@@ -1,4 +1,4 @@
-// Pages have the same bytes whatever instructions sealed them.
+// Pages have the same bytes, and decode to the same bits, whatever instructions are used.
 
 #include <cstring>
 #include <optional>
@@ -6,22 +6,44 @@
 
 #include "gtest/gtest.h"
 #include "kernels/api/profiles.h"
+#include "kernels/codec/page_view.h"
+#include "kernels/cpu/page_decode.h"
 #include "tests/kernels/cpu/page_testing.h"
 #include "tests/kernels/support/each_target.h"
 
 namespace oscarkv {
 namespace {
 
-// Seals on each target; all must agree in the bytes and in what is reported.
+// Keys and values of all heads.
+std::vector<float> Decode(const LayerSpec& spec, const std::vector<HeadData>& heads,
+                          const SealedPage& page) {
+  std::vector<float> out;
+  for (int head = 0; head < spec.kv_heads; ++head) {
+    const HeadView view = PageView(spec, page.bytes.data()).Head(head);
+    std::vector<float> keys(kPageTokens * spec.key_dim);
+    std::vector<float> values(kPageTokens * spec.value_dim);
+    cpu::DecodeKeys(spec, view, heads[head].direction.data(), 0, kPageTokens, keys.data());
+    cpu::DecodeValues(spec, view, 0, kPageTokens, values.data());
+    out.insert(out.end(), keys.begin(), keys.end());
+    out.insert(out.end(), values.begin(), values.end());
+  }
+  return out;
+}
+
+// Seals and decodes on each target; all must agree in every bit and in what is reported.
 void ExpectTheSame(const LayerSpec& spec, const std::vector<HeadData>& heads) {
   std::optional<SealedPage> first;
+  std::vector<float> decoded_first;
   testing::ForEachTarget([&] {
     const SealedPage page = Seal(spec, heads);
+    const std::vector<float> decoded = Decode(spec, heads, page);
     if (!first) {
       first.emplace(page);
+      decoded_first = decoded;
       return;
     }
     EXPECT_EQ(std::memcmp(page.bytes.data(), first->bytes.data(), page.bytes.size()), 0);
+    EXPECT_EQ(std::memcmp(decoded.data(), decoded_first.data(), 4 * decoded.size()), 0);
     EXPECT_EQ(page.imbalance, first->imbalance);
     for (int i = 0; i < spec.kv_heads; ++i) {
       EXPECT_EQ(page.heads[i].rotation, first->heads[i].rotation);

@@ -9,8 +9,9 @@
 #include "gtest/gtest.h"
 #include "kernels/api/profiles.h"
 #include "kernels/codec/hadamard.h"
-#include "kernels/codec/page_decoder.h"
+#include "kernels/codec/page_view.h"
 #include "kernels/codec/tile.h"
+#include "kernels/cpu/page_decode.h"
 #include "kernels/cpu/page_encoder.h"
 #include "tests/kernels/cpu/page_testing.h"
 
@@ -28,8 +29,8 @@ Decoded Decode(const LayerSpec& spec, const SealedPage& page, const HeadData& he
   decoded.keys.resize(head.keys.size());
   decoded.values.resize(head.values.size());
   const float* const direction = head.direction.empty() ? nullptr : head.direction.data();
-  DecodeKeys(spec, view, direction, 0, kPageTokens, decoded.keys.data());
-  DecodeValues(spec, view, 0, kPageTokens, decoded.values.data());
+  cpu::DecodeKeys(spec, view, direction, 0, kPageTokens, decoded.keys.data());
+  cpu::DecodeValues(spec, view, 0, kPageTokens, decoded.values.data());
   return decoded;
 }
 
@@ -107,8 +108,8 @@ TEST_P(PageCodecTest, TokensDecodeAloneAsTheyDoTogether) {
        std::vector<std::pair<int, int>>{{0, 1}, {127, 1}, {5, 40}, {16, 16}, {31, 2}, {64, 0}}) {
     std::vector<float> keys(tokens * 80 + 1, -9.0F);
     std::vector<float> values(tokens * 112 + 1, -9.0F);
-    DecodeKeys(spec, view, heads[1].direction.data(), begin, tokens, keys.data());
-    DecodeValues(spec, view, begin, tokens, values.data());
+    cpu::DecodeKeys(spec, view, heads[1].direction.data(), begin, tokens, keys.data());
+    cpu::DecodeValues(spec, view, begin, tokens, values.data());
     EXPECT_TRUE(std::equal(keys.begin(), keys.end() - 1, all.keys.begin() + begin * 80));
     EXPECT_TRUE(std::equal(values.begin(), values.end() - 1, all.values.begin() + begin * 112));
     EXPECT_EQ(keys.back(), -9.0F);

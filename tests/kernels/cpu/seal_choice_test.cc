@@ -7,8 +7,9 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "kernels/codec/page_decoder.h"
+#include "kernels/codec/page_view.h"
 #include "kernels/cpu/key_encoder.h"
+#include "kernels/cpu/page_decode.h"
 #include "tests/kernels/cpu/page_testing.h"
 
 namespace oscarkv {
@@ -101,7 +102,7 @@ TEST_P(SealChoiceTest, AutoIsNoWorseThanAnyPlan) {
         AttentionChange change(tokens.keys, kPageTokens, tokens.context_keys, tokens.context,
                                tokens.queries, tokens.num_queries, spec_.key_dim, spec_.scale);
         std::vector<float> keys(heads[i].keys.size());
-        DecodeKeys(spec_, view.Head(i), tokens.direction, 0, kPageTokens, keys.data());
+        cpu::DecodeKeys(spec_, view.Head(i), tokens.direction, 0, kPageTokens, keys.data());
         const double chosen = change.Of(keys.data());
         KeyEncoder encoder(spec_, tokens, view.Head(i).norms);
         for (const Rotation rotation : {Rotation::kHadamard, Rotation::kNone}) {

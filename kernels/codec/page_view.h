@@ -1,4 +1,4 @@
-// Reads pages: where the parts of a head are, and tokens decoded to fp32.
+// Reads pages: where the parts of a head are.
 //
 // Any bytes of the right length can be read without harm; nonsense decodes to nonsense.
 #pragma once
@@ -43,22 +43,5 @@ class PageView {
   PageLayout layout_;
   const std::byte* page_;
 };
-
-// What decoding does to keys[tokens][dim] once they are scale * code + zero: undoes the rotation,
-// then multiplies by `factor` and by norms[token] (bf16; null: no norms). The rotation comes first,
-// so that its sums cannot overflow.
-void RestoreKeys(bool rotated, float factor, const std::uint16_t* norms, int tokens, int dim,
-                 float* keys);
-
-// Tokens [begin, begin + tokens) of a head as attention sees them: keys with norm, rotation undone
-// and residual, [tokens][key_dim]. `direction`: the head's residual direction; read if
-// head.has_residual.
-void DecodeKeys(const LayerSpec& spec, const HeadView& head, const float* direction, int begin,
-                int tokens, float* keys);
-
-// The same for values, rotation undone unless spec.codec.value_rotation is kNone:
-// [tokens][value_dim].
-void DecodeValues(const LayerSpec& spec, const HeadView& head, int begin, int tokens,
-                  float* values);
 
 }  // namespace oscarkv
