@@ -7,6 +7,7 @@
 
 #include "kernels/cpu/attend.h"
 #include "kernels/cpu/host_info.h"
+#include "kernels/cpu/instruction_set.h"
 #include "kernels/cpu/layer_memory.h"
 #include "kernels/cpu/seal.h"
 #include "kernels/cpu/token_io.h"
@@ -56,7 +57,7 @@ CpuBackend::CpuBackend(int threads) : executor_(cpu::MakeExecutor(threads)) {}
 BackendInfo CpuBackend::Info() const {
   BackendInfo info;
   info.name = "cpu";
-  info.device = cpu::ProcessorName();
+  info.device = cpu::ProcessorName() + ", " + cpu::InstructionSet();
   info.threads = executor_->threads();
   info.memory_bytes = cpu::MemoryLimit();
   return info;

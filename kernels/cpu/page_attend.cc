@@ -8,7 +8,7 @@
 
 #include "kernels/codec/page_view.h"
 #include "kernels/cpu/code_matrix.h"
-#include "kernels/cpu/dot_instructions.h"
+#include "kernels/cpu/instruction_set.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/page_attend.cc"

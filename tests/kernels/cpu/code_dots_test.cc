@@ -4,7 +4,7 @@
 #include <cstdint>
 
 #include "kernels/cpu/code_matrix.h"
-#include "kernels/cpu/dot_instructions.h"
+#include "kernels/cpu/instruction_set.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "tests/kernels/cpu/code_dots_test.cc"

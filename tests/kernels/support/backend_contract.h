@@ -3,30 +3,45 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <memory>
 #include <ostream>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "kernels/backend_factory.h"
 #include "kernels/codec/oracle.h"
+#include "kernels/cpu/instruction_set.h"
 #include "tests/kernels/support/mini_session.h"
 #include "tests/kernels/support/random_layer.h"
 
 namespace oscarkv::testing {
 
 struct BackendCase {
-  const char* name;
+  std::string name;
   BackendKind kind;
+  std::string instructions;  // of the CPU backend; empty: any
+
+  std::string TestName() const {
+    std::string out = instructions.empty() ? name : name + "_" + instructions;
+    std::replace(out.begin(), out.end(), '-', '_');
+    return out;
+  }
 };
 inline std::ostream& operator<<(std::ostream& out, const BackendCase& backend) {
-  return out << backend.name;
+  return out << backend.TestName();
 }
 
 class BackendContract : public ::testing::TestWithParam<BackendCase> {
  protected:
+  void SetUp() override {
+    if (GetParam().instructions.empty()) return;
+    ASSERT_TRUE(cpu::UseInstructionSet(GetParam().instructions));
+  }
+
   static std::unique_ptr<Backend> Make(int threads) {
     BackendResult result = MakeBackend({GetParam().kind, threads});
     EXPECT_TRUE(result.status.ok()) << result.status.message;

@@ -4,25 +4,21 @@
 #include <gtest/gtest.h>
 
 #include <functional>
+#include <string>
 
-#include "hwy/targets.h"
-#include "kernels/cpu/dot_instructions.h"
+#include "kernels/cpu/instruction_set.h"
 
 namespace oscarkv::testing {
 
-// Calls test() on each, with and without instructions for dot products. Not thread-safe.
+// Calls test() on each. Not thread-safe.
 inline void ForEachTarget(const std::function<void()>& test) {
-  for (const auto target : hwy::SupportedAndGeneratedTargets()) {
-    hwy::SetSupportedTargetsForTest(target);
-    for (const bool dot_instructions : {true, false}) {
-      SCOPED_TRACE(::testing::Message()
-                   << hwy::TargetName(target) << ", dot instructions " << dot_instructions);
-      cpu::UseDotInstructionsForTest(dot_instructions);
-      test();
-    }
+  const std::string before = cpu::InstructionSet();
+  for (const std::string& name : cpu::InstructionSets()) {
+    SCOPED_TRACE(name);
+    ASSERT_TRUE(cpu::UseInstructionSet(name));
+    test();
   }
-  hwy::SetSupportedTargetsForTest(0);
-  cpu::UseDotInstructionsForTest(true);
+  cpu::UseInstructionSet(before);
 }
 
 }  // namespace oscarkv::testing
