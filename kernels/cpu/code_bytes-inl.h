@@ -37,7 +37,47 @@
 #endif
 #if HWY_TARGET == HWY_AVX3
 #define OSCARKV_DOT_ATTRIBUTES HWY_TARGET_STR ",avx512vnni"
+#elif HWY_TARGET == HWY_NEON && HWY_COMPILER_CLANG
+#define OSCARKV_DOT_ATTRIBUTES HWY_TARGET_STR ",dotprod"
+#elif HWY_TARGET == HWY_NEON
+// GCC knows dot products from this architecture on only.
+#define OSCARKV_DOT_ATTRIBUTES "arch=armv8.2-a+crypto+dotprod"
 #endif
+
+#if HWY_TARGET == HWY_NEON
+HWY_BEFORE_NAMESPACE();
+namespace oscarkv::cpu::HWY_NAMESPACE {
+
+// Of both sets. Codes are below 128, so they may count as signed.
+using Bytes = int8x16_t;
+using Entries = int8x16_t;
+
+HWY_INLINE Entries Splat(const std::int8_t* x) {
+  std::int32_t word;
+  std::memcpy(&word, x, sizeof(word));
+  return vreinterpretq_s8_s32(vdupq_n_s32(word));
+}
+
+template <int bits>
+HWY_INLINE void Unpack(const std::byte* low, const std::byte* high, Bytes (&b)[4]) {
+  const uint8x16_t mask = vdupq_n_u8(0x03);
+  const uint8x16_t l = vld1q_u8(reinterpret_cast<const std::uint8_t*>(low));
+  uint8x16_t codes[4] = {vandq_u8(l, mask), vandq_u8(vshrq_n_u8(l, 2), mask),
+                         vandq_u8(vshrq_n_u8(l, 4), mask), vshrq_n_u8(l, 6)};
+  if constexpr (bits == 4) {
+    const uint8x16_t high_mask = vdupq_n_u8(0x0C);
+    const uint8x16_t h = vld1q_u8(reinterpret_cast<const std::uint8_t*>(high));
+    codes[0] = vorrq_u8(codes[0], vandq_u8(vshlq_n_u8(h, 2), high_mask));
+    codes[1] = vorrq_u8(codes[1], vandq_u8(h, high_mask));
+    codes[2] = vorrq_u8(codes[2], vandq_u8(vshrq_n_u8(h, 2), high_mask));
+    codes[3] = vorrq_u8(codes[3], vandq_u8(vshrq_n_u8(h, 4), high_mask));
+  }
+  for (int s = 0; s < 4; ++s) b[s] = vreinterpretq_s8_u8(codes[s]);
+}
+
+}  // namespace oscarkv::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+#endif  // HWY_TARGET == HWY_NEON
 
 #ifdef OSCARKV_DOT_ATTRIBUTES
 HWY_PUSH_ATTRIBUTES(OSCARKV_DOT_ATTRIBUTES)
@@ -96,6 +136,27 @@ class Sums {
  private:
   // Of column groups 0 and 2, and of 1 and 3, times 4.
   __m512i sum_[2];
+};
+
+#elif HWY_TARGET == HWY_NEON
+
+inline constexpr int kRows = 4;
+inline constexpr int kBlocks = 2;
+template <int bits>
+inline constexpr int kFlushTiles = 16;
+
+class Sums {
+ public:
+  HWY_INLINE Sums() { sum_ = vdupq_n_s32(0); }
+  template <int s>
+  HWY_INLINE void Add(Bytes b, Entries x) {
+    sum_ = vdotq_s32(sum_, b, x);
+  }
+  HWY_INLINE void Flush() {}
+  HWY_INLINE hn::Vec<I32> Total() const { return hn::Vec<I32>(sum_); }
+
+ private:
+  int32x4_t sum_;
 };
 
 #endif
@@ -218,32 +279,6 @@ inline constexpr int kBlocks = 2;
 // 16-bit sums hold 4 products of at most 3 * 127, or 15 * 127, from each of so many tiles.
 template <int bits>
 inline constexpr int kFlushTiles = bits == 2 ? 16 : 4;
-using Bytes = int8x16_t;
-using Entries = int8x16_t;
-
-HWY_INLINE Entries Splat(const std::int8_t* x) {
-  std::int32_t word;
-  std::memcpy(&word, x, sizeof(word));
-  return vreinterpretq_s8_s32(vdupq_n_s32(word));
-}
-
-template <int bits>
-HWY_INLINE void Unpack(const std::byte* low, const std::byte* high, Bytes (&b)[4]) {
-  const uint8x16_t mask = vdupq_n_u8(0x03);
-  const uint8x16_t l = vld1q_u8(reinterpret_cast<const std::uint8_t*>(low));
-  uint8x16_t codes[4] = {vandq_u8(l, mask), vandq_u8(vshrq_n_u8(l, 2), mask),
-                         vandq_u8(vshrq_n_u8(l, 4), mask), vshrq_n_u8(l, 6)};
-  if constexpr (bits == 4) {
-    const uint8x16_t high_mask = vdupq_n_u8(0x0C);
-    const uint8x16_t h = vld1q_u8(reinterpret_cast<const std::uint8_t*>(high));
-    codes[0] = vorrq_u8(codes[0], vandq_u8(vshlq_n_u8(h, 2), high_mask));
-    codes[1] = vorrq_u8(codes[1], vandq_u8(h, high_mask));
-    codes[2] = vorrq_u8(codes[2], vandq_u8(vshrq_n_u8(h, 2), high_mask));
-    codes[3] = vorrq_u8(codes[3], vandq_u8(vshrq_n_u8(h, 4), high_mask));
-  }
-  for (int s = 0; s < 4; ++s) b[s] = vreinterpretq_s8_u8(codes[s]);
-}
-
 class Sums {
  public:
   HWY_INLINE Sums() {
