@@ -81,11 +81,15 @@ class UnaryCall final : public grpc::ServerUnaryReactor, private Work {
   }
 
   void Run() override {
+    // Not members within the lambda: g++ 12 reads them through a null pointer under sanitizers.
+    auto& handlers = handlers_;
+    const auto handle = handle_;
     scope_
-        .Run([&]() -> absl::Status {
+        .Run([this, &handlers, handle]() -> absl::Status {
           Response response;
-          if (absl::Status s = (handlers_.*handle_)(request_, response); !s.ok()) return s;
-          return SerializeMessage(response, handlers_.facts().max_message_bytes, reply_);
+          absl::Status status = (handlers.*handle)(request_, response);
+          if (!status.ok()) return status;
+          return SerializeMessage(response, handlers.facts().max_message_bytes, reply_);
         })
         .IgnoreError();
     End();
