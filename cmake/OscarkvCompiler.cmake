@@ -34,10 +34,6 @@ if(OSCARKV_SANITIZE)
   set(sanitize -fsanitize=${OSCARKV_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
   target_compile_options(oscarkv_options INTERFACE ${sanitize})
   target_link_options(oscarkv_options INTERFACE ${sanitize})
-  if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
-    # What the sanitizers insert hides initializations from this warning, which other builds give.
-    target_compile_options(oscarkv_options INTERFACE -Wno-maybe-uninitialized)
-  endif()
 endif()
 
 # oscarkv_library(NAME FILES...): static library oscarkv_NAME with the alias oscarkv::NAME.

@@ -9,8 +9,6 @@
 namespace oscarkv {
 namespace {
 
-constexpr int kLanes = 16;
-
 // 1 if n is a nonzero square modulo the prime q, 0 if it is zero, else -1.
 constexpr int QuadraticCharacter(int n, int q) {
   n = (n % q + q) % q;
@@ -69,94 +67,42 @@ constexpr HadamardBase kH12 = PaleyOne(11);
 constexpr HadamardBase kH20 = PaleyOne(19);
 constexpr HadamardBase kH28 = PaleyTwo(13);
 
-// The functions below work on x[dim][lanes], rows `stride` apart.
-
 // x (H_1 (x) H_2^k): butterflies within each run of `run` channels.
-template <int lanes>
-void Butterflies(float* x, int dim, int run, std::ptrdiff_t stride) {
+void Butterflies(float* x, int dim, int run) {
   for (int half = 1; half < run; half *= 2) {
     for (int begin = 0; begin < dim; begin += 2 * half) {
       for (int j = begin; j < begin + half; ++j) {
-        float* a = x + j * stride;
-        float* b = a + half * stride;
-        for (int lane = 0; lane < lanes; ++lane) {
-          const float sum = a[lane] + b[lane];
-          b[lane] = a[lane] - b[lane];
-          a[lane] = sum;
-        }
+        const float sum = x[j] + x[j + half];
+        x[j + half] = x[j] - x[j + half];
+        x[j] = sum;
       }
     }
   }
 }
 
 // x (H_m (x) I), or with H_m transposed.
-template <int lanes>
-void MultiplyBase(const HadamardBase& base, bool transposed, float* x, int run,
-                  std::ptrdiff_t stride) {
-  float in[HadamardBase::kMaxOrder][lanes];
+void MultiplyBase(const HadamardBase& base, bool transposed, float* x, int run) {
+  float in[HadamardBase::kMaxOrder];
   for (int j = 0; j < run; ++j) {
-    for (int row = 0; row < base.order; ++row) {
-      std::copy_n(x + (row * run + j) * stride, lanes, in[row]);
-    }
+    for (int row = 0; row < base.order; ++row) in[row] = x[row * run + j];
     for (int column = 0; column < base.order; ++column) {
       const auto sign_of = [&](int row) -> float {
         return transposed ? base.sign[column][row] : base.sign[row][column];
       };
-      float sum[lanes];
-      for (int lane = 0; lane < lanes; ++lane) sum[lane] = sign_of(0) * in[0][lane];
-      for (int row = 1; row < base.order; ++row) {
-        const float sign = sign_of(row);
-        for (int lane = 0; lane < lanes; ++lane) sum[lane] += sign * in[row][lane];
-      }
-      std::copy_n(sum, lanes, x + (column * run + j) * stride);
+      float sum = sign_of(0) * in[0];
+      for (int row = 1; row < base.order; ++row) sum += sign_of(row) * in[row];
+      x[column * run + j] = sum;
     }
   }
 }
 
-template <int lanes>
-void Multiply(float* x, int dim, std::ptrdiff_t stride, bool transposed) {
+void Multiply(float* x, int dim, bool transposed) {
   const HadamardBase& base = HadamardBaseOf(dim);
   const int run = dim / base.order;
-  Butterflies<lanes>(x, dim, run, stride);
-  if (base.order > 1) MultiplyBase<lanes>(base, transposed, x, run, stride);
+  Butterflies(x, dim, run);
+  if (base.order > 1) MultiplyBase(base, transposed, x, run);
   const float factor = 1.0F / std::sqrt(static_cast<float>(dim));
-  for (int row = 0; row < dim; ++row) {
-    for (int lane = 0; lane < lanes; ++lane) x[row * stride + lane] *= factor;
-  }
-}
-
-void MultiplyColumns(float* x, int dim, int columns, bool transposed) {
-  // Copied, since rows a power of two apart would share few sets of the cache.
-  float block[kMaxHeadDim][kLanes];
-  int column = 0;
-  for (; column + kLanes <= columns; column += kLanes) {
-    for (int row = 0; row < dim; ++row) {
-      std::copy_n(x + static_cast<std::ptrdiff_t>(row) * columns + column, kLanes, block[row]);
-    }
-    Multiply<kLanes>(&block[0][0], dim, kLanes, transposed);
-    for (int row = 0; row < dim; ++row) {
-      std::copy_n(block[row], kLanes, x + static_cast<std::ptrdiff_t>(row) * columns + column);
-    }
-  }
-  for (; column < columns; ++column) Multiply<1>(x + column, dim, columns, transposed);
-}
-
-void MultiplyRows(float* x, int rows, int dim, bool transposed) {
-  float block[kMaxHeadDim][kLanes];
-  int row = 0;
-  for (; row + kLanes <= rows; row += kLanes) {
-    float* const tile = x + static_cast<std::ptrdiff_t>(row) * dim;
-    for (int lane = 0; lane < kLanes; ++lane) {
-      for (int c = 0; c < dim; ++c) block[c][lane] = tile[lane * dim + c];
-    }
-    Multiply<kLanes>(&block[0][0], dim, kLanes, transposed);
-    for (int lane = 0; lane < kLanes; ++lane) {
-      for (int c = 0; c < dim; ++c) tile[lane * dim + c] = block[c][lane];
-    }
-  }
-  for (; row < rows; ++row) {
-    Multiply<1>(x + static_cast<std::ptrdiff_t>(row) * dim, dim, 1, transposed);
-  }
+  for (int c = 0; c < dim; ++c) x[c] *= factor;
 }
 
 }  // namespace
@@ -187,13 +133,7 @@ int HadamardSign(int dim, int row, int column) {
   return sylvester * static_cast<int>(base.sign[row / run][column / run]);
 }
 
-void Rotate(float* x, int dim) { Multiply<1>(x, dim, 1, false); }
-void RotateBack(float* x, int dim) { Multiply<1>(x, dim, 1, true); }
-
-void RotateRows(float* x, int rows, int dim) { MultiplyRows(x, rows, dim, false); }
-void RotateRowsBack(float* x, int rows, int dim) { MultiplyRows(x, rows, dim, true); }
-
-void RotateColumns(float* x, int dim, int columns) { MultiplyColumns(x, dim, columns, false); }
-void RotateColumnsBack(float* x, int dim, int columns) { MultiplyColumns(x, dim, columns, true); }
+void Rotate(float* x, int dim) { Multiply(x, dim, false); }
+void RotateBack(float* x, int dim) { Multiply(x, dim, true); }
 
 }  // namespace oscarkv

@@ -42,12 +42,4 @@ void Rotate(float* x, int dim);
 // x[dim] = x H^T, in place: undoes Rotate.
 void RotateBack(float* x, int dim);
 
-// The same on each row of x[rows][dim].
-void RotateRows(float* x, int rows, int dim);
-void RotateRowsBack(float* x, int rows, int dim);
-
-// The same on each column of x[dim][columns]: vector units need no shuffles here.
-void RotateColumns(float* x, int dim, int columns);
-void RotateColumnsBack(float* x, int dim, int columns);
-
 }  // namespace oscarkv

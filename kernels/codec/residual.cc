@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstddef>
 
 #include "kernels/api/dtype.h"
 #include "kernels/codec/scaled.h"
@@ -29,15 +28,6 @@ ResidualScale EncodeResiduals(const double* c, int count, std::int8_t* codes) {
             : static_cast<std::int8_t>(std::clamp(std::nearbyint(c[t] / step), -127.0, 127.0));
   }
   return scale;
-}
-
-void AddResiduals(const std::int8_t* codes, float step, const float* direction, int tokens, int dim,
-                  float* keys) {
-  for (int t = 0; t < tokens; ++t) {
-    const float c = step * static_cast<float>(codes[t]);
-    float* key = keys + static_cast<std::ptrdiff_t>(t) * dim;
-    for (int i = 0; i < dim; ++i) key[i] += c * direction[i];
-  }
 }
 
 }  // namespace oscarkv

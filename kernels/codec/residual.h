@@ -17,8 +17,4 @@ struct ResidualScale {
 // Quantizes c[count]: step = max|c| / 127, rounded first. REQUIRES: c is finite.
 ResidualScale EncodeResiduals(const double* c, int count, std::int8_t* codes);
 
-// keys[t] += (step * codes[t]) * direction, for keys[tokens][dim].
-void AddResiduals(const std::int8_t* codes, float step, const float* direction, int tokens, int dim,
-                  float* keys);
-
 }  // namespace oscarkv

@@ -22,16 +22,6 @@ std::uint32_t PackRow(const std::uint8_t* codes, int plane) {
   return word;
 }
 
-// Adds the codes of one row to `codes`.
-void UnpackRow(std::uint32_t word, int plane, std::uint8_t* codes) {
-  for (int quarter = 0; quarter < 4; ++quarter) {
-    std::uint32_t four;
-    std::memcpy(&four, codes + 4 * quarter, sizeof(four));
-    four |= ((word >> (2 * quarter)) & kLowBits) << (2 * plane);
-    std::memcpy(codes + 4 * quarter, &four, sizeof(four));
-  }
-}
-
 }  // namespace
 
 void PackCodes(const std::uint8_t* codes, int rows, int columns, int bits, std::byte* out) {
@@ -42,23 +32,6 @@ void PackCodes(const std::uint8_t* codes, int rows, int columns, int bits, std::
             PackRow(codes + static_cast<std::ptrdiff_t>(row) * columns + column, plane);
         const std::int64_t offset = PositionInPlane(row, column, columns).offset;
         std::memcpy(out + plane * PlaneBytes(rows, columns) + offset, &word, sizeof(word));
-      }
-    }
-  }
-}
-
-void UnpackCodes(const std::byte* packed, int rows, int columns, int bits, TileRange range,
-                 std::uint8_t* codes) {
-  std::memset(codes, 0, static_cast<std::size_t>(range.rows) * range.columns);
-  for (int plane = 0; plane < bits / 2; ++plane) {
-    const std::byte* const words = packed + plane * PlaneBytes(rows, columns);
-    for (int row = 0; row < range.rows; ++row) {
-      for (int column = 0; column < range.columns; column += kTileSide) {
-        std::uint32_t word;
-        const std::int64_t offset =
-            PositionInPlane(range.row + row, range.column + column, columns).offset;
-        std::memcpy(&word, words + offset, sizeof(word));
-        UnpackRow(word, plane, codes + static_cast<std::ptrdiff_t>(row) * range.columns + column);
       }
     }
   }

@@ -32,19 +32,6 @@ constexpr std::int64_t PlaneBytes(int rows, int columns) { return CodeBytes(rows
 // REQUIRES here and below: bits is 2 or 4; rows and columns are multiples of kTileSide.
 void PackCodes(const std::uint8_t* codes, int rows, int columns, int bits, std::byte* out);
 
-// Part of a matrix of codes. All are multiples of kTileSide.
-struct TileRange {
-  int row;
-  int rows;
-  int column;
-  int columns;
-};
-
-// Undoes PackCodes for the part `range` of a [rows][columns] matrix:
-// codes[range.rows][range.columns].
-void UnpackCodes(const std::byte* packed, int rows, int columns, int bits, TileRange range,
-                 std::uint8_t* codes);
-
 // One code of a packed matrix.
 int CodeAt(const std::byte* packed, int rows, int columns, int bits, int row, int column);
 

@@ -86,7 +86,7 @@ HWY_INLINE CodeSums AssignCodes(const Block& block, VF scale, VF zero, VF mean, 
   const F32 d;
   const VF reciprocal = ReciprocalOf(scale);
   const VF last = SetAll(top);
-  const VF unit = SetAll(12582912.0F);  // 1.5 * 2^23: the last place of a sum with it is 1
+  const VF unit = SetAll(kToWhole);
   CodeSums sums = {hn::Zero(d), hn::Zero(d), hn::Zero(d)};
   for (int i = 0; i < block.count; ++i) {
     const VF x = hn::LoadU(d, block.x + i * block.stride);

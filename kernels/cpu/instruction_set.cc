@@ -52,6 +52,8 @@ const std::vector<Set>& Sets() {
 
 std::atomic<std::size_t> running = 0;  // index in Sets()
 
+const Set& Running() { return Sets()[running.load(std::memory_order_relaxed)]; }
+
 }  // namespace
 
 const std::vector<std::string>& InstructionSets() {
@@ -63,7 +65,7 @@ const std::vector<std::string>& InstructionSets() {
   return names;
 }
 
-std::string InstructionSet() { return Sets()[running.load(std::memory_order_relaxed)].name; }
+std::string InstructionSet() { return Running().name; }
 
 bool UseInstructionSet(const std::string& name) {
   const auto& names = InstructionSets();
@@ -75,9 +77,6 @@ bool UseInstructionSet(const std::string& name) {
   return true;
 }
 
-bool UseDotInstructions() {
-  static const std::vector<Set>& sets = Sets();
-  return sets[running.load(std::memory_order_relaxed)].dot;
-}
+bool UseDotInstructions() { return Running().dot; }
 
 }  // namespace oscarkv::cpu

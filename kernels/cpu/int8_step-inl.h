@@ -38,10 +38,8 @@ HWY_INLINE void QuantizeToInt8(const float* x, int count, const Int8Step& step, 
   const F32 d;
   const U32 u;
   const VF reciprocals = hn::Set(d, step.reciprocal);
-  // The last bits of a sum with 1.5 * 2^23 are a whole number, the last byte being that of an int8;
-  // its first bits are those of 0x4B400000.
-  const VF unit = hn::Set(d, 12582912.0F);
-  hn::Vec<U32> sum[kParts];  // of all bits, modulo 2^32
+  const VF unit = hn::Set(d, kToWhole);  // the last byte is then that of an int8
+  hn::Vec<U32> sum[kParts];              // of all bits, modulo 2^32
   for (auto& part : sum) part = hn::Zero(u);
   for (int i = 0; i < count; i += kGroup) {
     for (int part = 0; part < kParts; ++part) {
@@ -52,7 +50,7 @@ HWY_INLINE void QuantizeToInt8(const float* x, int count, const Int8Step& step, 
       sum[part] = hn::Add(sum[part], bits);
     }
   }
-  const auto units = hn::Set(u, static_cast<std::uint32_t>(count / kGroup) * 0x4B400000U);
+  const auto units = hn::Set(u, static_cast<std::uint32_t>(count / kGroup) * kToWholeBits);
   for (int part = 0; part < kParts; ++part) {
     const auto whole = hn::BitCast(I32(), hn::Sub(sum[part], units));
     sums.Add(part, hn::ConvertTo(d, whole));

@@ -27,13 +27,14 @@ HWY_INLINE float MiddleCode(int bits) { return static_cast<float>((1 << bits) - 
 // The scales of params[count], times `factor`, and what code `middle` stands for with each.
 HWY_INLINE void ReadParams(const AffineFP16* params, int count, float factor, float middle,
                            float* scales, float* centers) {
-  const U32 u;
   const VF factors = hn::Set(F32(), factor);
   const VF middles = hn::Set(F32(), middle);
   for (int i = 0; i < count; i += kLanes) {
-    const auto both = hn::LoadU(u, reinterpret_cast<const std::uint32_t*>(params + i));
-    const VF scale = hn::Mul(FloatFromFP16(hn::And(both, hn::Set(u, 0xFFFF))), factors);
-    const VF zero = hn::Mul(FloatFromFP16(hn::ShiftRight<16>(both)), factors);
+    VF scale;
+    VF zero;
+    LoadFP16Pairs(params + i, scale, zero);
+    scale = hn::Mul(scale, factors);
+    zero = hn::Mul(zero, factors);
     hn::Store(scale, F32(), scales + i);
     hn::Store(FusedMulAdd(scale, middles, zero), F32(), centers + i);
   }

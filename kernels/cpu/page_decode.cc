@@ -7,6 +7,7 @@
 #include "kernels/api/dtype.h"
 #include "kernels/api/page_layout.h"
 #include "kernels/codec/hadamard.h"
+#include "kernels/codec/tile.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/page_decode.cc"
@@ -34,26 +35,30 @@ struct PackedCodes {
   int columns;
   std::ptrdiff_t plane;  // to the high plane of 4-bit codes; 0: 2 bits
 
-  HWY_INLINE const std::byte* Tile(int row, int column) const {
-    const int tile = row / kTileSide * (columns / kTileSide) + column / kTileSide;
-    return first + static_cast<std::ptrdiff_t>(tile) * kTileBytes;
+  // The word of a row in the tile that begins with `column`.
+  HWY_INLINE const std::byte* Word(int row, int column) const {
+    return first + PositionInPlane(row, column, columns).offset;
   }
 };
 
 HWY_INLINE PackedCodes CodesOf(const std::byte* first, int rows, int columns, int bits) {
-  return {first, columns, bits == 4 ? CodeBytes(rows, columns, 2) : 0};
+  return {first, columns, bits == 4 ? PlaneBytes(rows, columns) : 0};
 }
 
 // The shift of a tile's column in its word.
-constexpr int ShiftOf(int column) { return 8 * (column % 4) + 2 * (column / 4); }
+constexpr int ShiftOf(int column) {
+  const TilePosition at = PositionInPlane(0, column, kTileSide);
+  return static_cast<int>(8 * at.offset) + at.shift;
+}
 
 // Splits params[count] into scales and zeros.
 HWY_INLINE void SplitParams(const AffineFP16* params, int count, float* scales, float* zeros) {
-  const U32 u;
   for (int i = 0; i < count; i += kLanes) {
-    const auto both = hn::LoadU(u, reinterpret_cast<const std::uint32_t*>(params + i));
-    hn::Store(FloatFromFP16(hn::And(both, hn::Set(u, 0xFFFF))), F32(), scales + i);
-    hn::Store(FloatFromFP16(hn::ShiftRight<16>(both)), F32(), zeros + i);
+    VF scale;
+    VF zero;
+    LoadFP16Pairs(params + i, scale, zero);
+    hn::Store(scale, F32(), scales + i);
+    hn::Store(zero, F32(), zeros + i);
   }
 }
 
@@ -72,7 +77,7 @@ HWY_INLINE void DecodeKeyCodes(const PackedCodes& codes, const AffineFP16* param
   HWY_ALIGN float zeros[kMaxHeadDim];
   SplitParams(params, codes.columns, scales, zeros);
   for (int channel = 0; channel < codes.columns; channel += kTileSide) {
-    const std::byte* tile = codes.Tile(token, channel);
+    const std::byte* tile = codes.Word(token, channel);
     for (int part = 0; part < kParts; ++part) {
       const auto load = [&](const std::byte* from) HWY_ATTR {
         return hn::LoadU(u, reinterpret_cast<const std::uint32_t*>(from) + part * kLanes);
@@ -100,7 +105,7 @@ HWY_INLINE void DecodeValueCodes(const PackedCodes& codes, const AffineFP16* par
   SplitParams(params, kGroup, scales, zeros);
   for (int t = 0; t < kGroup; ++t) shifts[t] = ShiftOf(t);
   for (int channel = first; channel < last; ++channel) {
-    const std::byte* word = codes.Tile(channel, token) + channel % kTileSide * 4;
+    const std::byte* word = codes.Word(channel, token);
     std::uint32_t low = 0;
     std::uint32_t high = 0;
     std::memcpy(&low, word, sizeof(low));

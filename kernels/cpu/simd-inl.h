@@ -35,6 +35,11 @@ using VF = hn::Vec<F32>;
 inline constexpr int kLanes = static_cast<int>(hn::MaxLanes(F32()));
 inline constexpr int kParts = kGroup / kLanes;  // vectors of a group
 
+// 1.5 * 2^23. Adding it rounds what is below 2^22 in magnitude to a whole number, nearest even,
+// which the sum's last bits are; its first are those of kToWholeBits.
+inline constexpr float kToWhole = 12582912.0F;
+inline constexpr std::uint32_t kToWholeBits = 0x4B400000;
+
 // a * b + c, rounded once.
 HWY_INLINE VF FusedMulAdd(VF a, VF b, VF c) {
 #if HWY_TARGET == HWY_SCALAR
@@ -166,6 +171,13 @@ HWY_INLINE VF FloatFromFP16(hn::Vec<U32> bits) {
   return hn::Or(value, hn::BitCast(F32(), sign));
 }
 
+// kLanes pairs of fp16 as fp32; `from` needs no alignment.
+HWY_INLINE void LoadFP16Pairs(const void* from, VF& first, VF& second) {
+  const U32 u;
+  const auto both = hn::LoadU(u, static_cast<const std::uint32_t*>(from));
+  first = FloatFromFP16(hn::And(both, hn::Set(u, 0xFFFF)));
+  second = FloatFromFP16(hn::ShiftRight<16>(both));
+}
 template <DType dtype>
 HWY_INLINE VF LoadFloats(const void* from) {
   if constexpr (dtype == DType::kBF16) {
@@ -196,9 +208,8 @@ HWY_INLINE VF ExpNonPositive(VF x) {
   const auto constant = [](float c) HWY_ATTR { return hn::Set(F32(), c); };
   const VF least = constant(-87.0F);
   const VF clamped = hn::Max(x, least);
-  // exp(x) = 2^n 2^r for the whole number n next to x / ln 2. The last bits of a sum with 1.5 *
-  // 2^23 are a whole number.
-  const VF unit = constant(12582912.0F);
+  // exp(x) = 2^n 2^r for the whole number n next to x / ln 2.
+  const VF unit = constant(kToWhole);
   const VF log2_e = constant(1.44269504F);
   const VF shifted = FusedMulAdd(clamped, log2_e, unit);
   const VF r = FusedMulSub(clamped, log2_e, hn::Sub(shifted, unit));

@@ -124,32 +124,6 @@ TEST_P(HadamardTest, BackUndoesIt) {
   EXPECT_EQ(distance < 1e-4, symmetric) << distance;
 }
 
-TEST_P(HadamardTest, BatchesAgreeToTheBit) {
-  const int dim = GetParam();
-  for (const int count : {1, 15, 16, 33}) {
-    const std::vector<float> x = Random(static_cast<std::size_t>(count) * dim, 3);
-    for (const bool back : {false, true}) {
-      std::vector<float> one_by_one = x;
-      for (int i = 0; i < count; ++i) {
-        (back ? RotateBack : Rotate)(&one_by_one[static_cast<std::size_t>(i) * dim], dim);
-      }
-      std::vector<float> rows = x;
-      (back ? RotateRowsBack : RotateRows)(rows.data(), count, dim);
-      EXPECT_EQ(rows, one_by_one);
-      std::vector<float> columns(x.size());
-      for (int i = 0; i < count; ++i) {
-        for (int c = 0; c < dim; ++c) columns[c * count + i] = x[i * dim + c];
-      }
-      (back ? RotateColumnsBack : RotateColumns)(columns.data(), dim, count);
-      for (int i = 0; i < count; ++i) {
-        for (int c = 0; c < dim; ++c) {
-          ASSERT_EQ(columns[c * count + i], one_by_one[i * dim + c]) << i << " " << c;
-        }
-      }
-    }
-  }
-}
-
 TEST(HadamardDimsTest, Known) {
   int known = 0;
   for (int dim = -1; dim <= 512; ++dim) known += IsHeadDim(dim) ? 1 : 0;

@@ -1,6 +1,5 @@
 #include "kernels/codec/tile.h"
 
-#include <algorithm>
 #include <random>
 #include <vector>
 
@@ -44,26 +43,6 @@ TEST_P(TileTest, EachCodeIsWhereTheFormatSays) {
       if (bits == 4) code += 4 * (std::to_integer<int>(packed[plane_bytes + byte]) >> shift & 3);
       ASSERT_EQ(code, codes[row * columns + column]) << row << " " << column;
       ASSERT_EQ(CodeAt(packed.data(), rows, columns, bits, row, column), code);
-    }
-  }
-}
-
-TEST_P(TileTest, UnpackingUndoesPacking) {
-  const auto [rows, columns, bits] = GetParam();
-  const std::vector<std::uint8_t> codes = RandomCodes(rows, columns, bits);
-  std::vector<std::byte> packed(CodeBytes(rows, columns, bits));
-  PackCodes(codes.data(), rows, columns, bits, packed.data());
-  std::vector<std::uint8_t> unpacked(codes.size(), 0xff);
-  UnpackCodes(packed.data(), rows, columns, bits, {0, rows, 0, columns}, unpacked.data());
-  EXPECT_EQ(unpacked, codes);
-  for (int row = 0; row < rows; row += 16) {
-    for (int column = 0; column < columns; column += 16) {
-      std::vector<std::uint8_t> tile(256, 0xff);
-      UnpackCodes(packed.data(), rows, columns, bits, {row, 16, column, 16}, tile.data());
-      for (int r = 0; r < 16; ++r) {
-        ASSERT_TRUE(
-            std::equal(&tile[r * 16], &tile[r * 16] + 16, &codes[(row + r) * columns + column]));
-      }
     }
   }
 }

@@ -116,12 +116,12 @@ struct Setting {
   int count;
 };
 
-class AffineFitTest : public testing::TestWithParam<Setting> {};
+class AffineFitTest : public ::testing::TestWithParam<Setting> {};
 
 INSTANTIATE_TEST_SUITE_P(Settings, AffineFitTest,
-                         testing::Values(Setting{2, 16}, Setting{2, 32}, Setting{2, 128},
-                                         Setting{2, 256}, Setting{4, 32}, Setting{4, 128},
-                                         Setting{4, 256}));
+                         ::testing::Values(Setting{2, 16}, Setting{2, 32}, Setting{2, 128},
+                                           Setting{2, 256}, Setting{4, 32}, Setting{4, 128},
+                                           Setting{4, 256}));
 
 TEST_P(AffineFitTest, MinMaxIsWithinHalfAStep) {
   const auto [bits, count] = GetParam();

@@ -48,9 +48,9 @@ std::vector<Degenerate> Cases() {
   };
 }
 
-class DegeneratePageTest : public testing::TestWithParam<Degenerate> {};
+class DegeneratePageTest : public ::testing::TestWithParam<Degenerate> {};
 
-INSTANTIATE_TEST_SUITE_P(All, DegeneratePageTest, testing::ValuesIn(Cases()),
+INSTANTIATE_TEST_SUITE_P(All, DegeneratePageTest, ::testing::ValuesIn(Cases()),
                          [](const auto& test) { return test.param.name; });
 
 void Check(const LayerSpec& spec, const std::vector<HeadData>& heads, double bound) {
@@ -75,9 +75,7 @@ TEST_P(DegeneratePageTest, StaysFiniteAndExact) {
   for (const Profile profile :
        {Profile::kDense, Profile::kPrecise, Profile::kPaper, Profile::kKivi}) {
     LayerSpec spec = SmallSpec(2, 96, 64);
-    const ProfileSettings settings = SettingsOf(profile);
-    spec.codec = settings.codec;
-    if (spec.codec.plan == PlanMode::kGiven) GivePlan(spec, settings.plan);
+    UseProfile(spec, profile);
     std::vector<HeadData> heads = RandomHeads(spec, 1, 32, 8);
     for (HeadData& head : heads) {
       std::mt19937 random(3);

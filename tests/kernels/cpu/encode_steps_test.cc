@@ -6,7 +6,9 @@
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "kernels/codec/hadamard.h"
 #include "kernels/codec/residual.h"
+#include "tests/kernels/support/each_target.h"
 
 namespace oscarkv::cpu {
 namespace {
@@ -27,6 +29,28 @@ TEST(EncodeStepsTest, SumsSquaresInDouble) {
       EXPECT_NEAR(sums[t] / static_cast<double>(expected), 1, 1e-14);
     }
   }
+}
+
+TEST(EncodeStepsTest, ColumnsAreRotatedAsOneAloneToTheBit) {
+  ::oscarkv::testing::ForEachTarget([] {
+    for (const int dim : kHeadDims) {
+      for (const int count : {16, 48, 128}) {
+        std::mt19937 random(dim);
+        std::normal_distribution<float> normal;
+        std::vector<float> columns(static_cast<std::size_t>(dim) * count);
+        for (float& x : columns) x = normal(random);
+        std::vector<float> one_by_one = columns;
+        std::vector<float> one(dim);
+        for (int i = 0; i < count; ++i) {
+          for (int c = 0; c < dim; ++c) one[c] = one_by_one[c * count + i];
+          Rotate(one.data(), dim);
+          for (int c = 0; c < dim; ++c) one_by_one[c * count + i] = one[c];
+        }
+        RotateColumns(columns.data(), dim, count);
+        ASSERT_EQ(columns, one_by_one) << dim << " x " << count;
+      }
+    }
+  });
 }
 
 // Adding the coded errors back leaves an error across the direction only.

@@ -60,9 +60,7 @@ TEST(PageTargetsTest, EveryWidthAndProfile) {
          {Profile::kDense, Profile::kPrecise, Profile::kPaper, Profile::kKivi}) {
       SCOPED_TRACE(::testing::Message() << NameOf(profile) << ", dim " << kHeadDims[i]);
       LayerSpec spec = SmallSpec(1, kHeadDims[i], kHeadDims[(i + 3) % kHeadDims.size()]);
-      const ProfileSettings settings = SettingsOf(profile);
-      spec.codec = settings.codec;
-      if (spec.codec.plan == PlanMode::kGiven) GivePlan(spec, settings.plan);
+      UseProfile(spec, profile);
       ExpectTheSame(spec, RandomHeads(spec, static_cast<unsigned>(i), 37, 5));
     }
   }

@@ -52,12 +52,13 @@ void ExpectRoundTrip(const LayerSpec& spec, const std::vector<HeadData>& heads) 
 
 // {key bits, value bits, key group, value group}
 using Bits = std::tuple<int, int, int, int>;
-class PageCodecTest : public testing::TestWithParam<Bits> {};
+class PageCodecTest : public ::testing::TestWithParam<Bits> {};
 
 INSTANTIATE_TEST_SUITE_P(All, PageCodecTest,
-                         testing::Combine(testing::Values(2, 4, 16), testing::Values(2, 4, 16),
-                                          testing::Values(kSmallGroup, kPageTokens),
-                                          testing::Values(kSmallGroup, 0)));
+                         ::testing::Combine(::testing::Values(2, 4, 16),
+                                            ::testing::Values(2, 4, 16),
+                                            ::testing::Values(kSmallGroup, kPageTokens),
+                                            ::testing::Values(kSmallGroup, 0)));
 
 LayerSpec SpecOf(const Bits& bits, int key_dim, int value_dim) {
   LayerSpec spec = SmallSpec(2, key_dim, value_dim);
@@ -303,9 +304,7 @@ TEST(PageTest, ProfilesAreAsExactAsTheyCost) {
   for (const Profile profile :
        {Profile::kDense, Profile::kPrecise, Profile::kPaper, Profile::kKivi}) {
     LayerSpec spec = SmallSpec(2, 128, 128);
-    const ProfileSettings settings = SettingsOf(profile);
-    spec.codec = settings.codec;
-    if (spec.codec.plan == PlanMode::kGiven) GivePlan(spec, settings.plan);
+    UseProfile(spec, profile);
     const std::vector<HeadData> heads = RandomHeads(spec, 10, 128, 16);
     ExpectRoundTrip(spec, heads);
     for (const SealedHead& head : Seal(spec, heads).heads) {

@@ -10,8 +10,10 @@
 #include "kernels/api/dtype.h"
 #include "kernels/api/layer_spec.h"
 #include "kernels/api/page_layout.h"
+#include "kernels/api/profiles.h"
 #include "kernels/cpu/encode_steps.h"
 #include "kernels/cpu/page_encoder.h"
+#include "tests/kernels/support/random_layer.h"
 
 namespace oscarkv {
 
@@ -129,18 +131,18 @@ inline SealedPage Seal(const LayerSpec& spec, const std::vector<HeadData>& heads
 }
 
 inline LayerSpec SmallSpec(int kv_heads, int key_dim, int value_dim) {
-  LayerSpec spec;
-  spec.query_heads = kv_heads;
-  spec.kv_heads = kv_heads;
-  spec.key_dim = key_dim;
-  spec.value_dim = value_dim;
-  spec.scale = 1.0F / std::sqrt(static_cast<float>(key_dim));
-  return spec;
+  return testing::MakeSpec(kv_heads, kv_heads, key_dim, value_dim);
 }
 
 inline void GivePlan(LayerSpec& spec, HeadPlan plan) {
   spec.codec.plan = PlanMode::kGiven;
   spec.given_plan.assign(spec.kv_heads, plan);
+}
+
+inline void UseProfile(LayerSpec& spec, Profile profile) {
+  const ProfileSettings settings = SettingsOf(profile);
+  spec.codec = settings.codec;
+  if (spec.codec.plan == PlanMode::kGiven) GivePlan(spec, settings.plan);
 }
 
 // |x - y| / |x|.

@@ -53,7 +53,7 @@ struct Case {
   int dim, context, num_queries;
 };
 
-class SealChoiceTest : public testing::TestWithParam<Case> {
+class SealChoiceTest : public ::testing::TestWithParam<Case> {
  protected:
   SealChoiceTest()
       : spec_(SmallSpec(2, GetParam().dim, 64)),
@@ -64,8 +64,8 @@ class SealChoiceTest : public testing::TestWithParam<Case> {
 };
 
 INSTANTIATE_TEST_SUITE_P(Cases, SealChoiceTest,
-                         testing::Values(Case{64, 128, 32}, Case{80, 1, 1}, Case{112, 0, 5},
-                                         Case{128, 128, 32}, Case{256, 37, 16}));
+                         ::testing::Values(Case{64, 128, 32}, Case{80, 1, 1}, Case{112, 0, 5},
+                                           Case{128, 128, 32}, Case{256, 37, 16}));
 
 TEST_P(SealChoiceTest, MeasuresTheDivergence) {
   const HeadData& head = heads_[0];
