@@ -151,7 +151,8 @@ TEST(WorkQueueTest, OneThatWaitsDoesNotKeepOthersWaiting) {
   release.set_value();
 }
 
-// Batches that wait to be let through, one by one, in a queue with ample threads.
+// Batches that wait to be let through, in the order in which they began, in a queue with ample
+// threads.
 class BatchingTest : public ::testing::Test {
  protected:
   using Names = std::vector<std::string>;
@@ -190,7 +191,8 @@ class BatchingTest : public ::testing::Test {
     WaitForBatches(2);
   }
 
-  // Lets the held batches through.
+  // Lets the next so many batches through: in order, so that none that begins later takes the place
+  // of one that has not noticed yet.
   void Release(std::size_t batches) {
     MutexLock lock(&mutex_);
     let_through_ += batches;
@@ -225,10 +227,10 @@ class BatchingTest : public ::testing::Test {
     Names names;
     for (Work* work : works) names.push_back(static_cast<TestWork*>(work)->name());
     MutexLock lock(&mutex_);
+    const std::size_t index = batches_.size();
     batches_.push_back(names);
     changed_.SignalAll();
-    while (let_through_ == 0) changed_.Wait(&mutex_);
-    --let_through_;
+    while (index >= let_through_) changed_.Wait(&mutex_);
   }
 
   Mutex mutex_;
