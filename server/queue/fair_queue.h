@@ -1,26 +1,28 @@
 // Waiting works in an order that is fair between tenants: start-time fair queueing (Goyal, Vin and
-// Cheng, 1996). Each tenant has a time of its own, which moves on by the cost of what is taken of
-// it; next is the tenant whose time is least, and of a tenant the work that came first. A tenant
-// that comes back does not have earlier than the others, so being idle saves nothing up; one that
-// has just been served much still waits its turn. So whoever has one request waits for about one
-// of every other tenant, however many they have.
+// Cheng, 1996). Each work has a start, which is fixed as it comes: the end of its tenant's work
+// before, that is, that one's start and cost; but now, if that is later. Next is the work that
+// starts first. A tenant that comes back does not start earlier than what is served now, so being
+// idle saves nothing up; one that has just been served much still waits its turn. So whoever has
+// one request waits for about one of every other tenant, however many they have.
+//
+// A work that is skipped keeps its start, while those that come later start ever later: in the end
+// it is offered before all that may pass it.
 //
 // Thread-safety: none.
 // Invariants:
-//   1. order_ has the tenants with works, by their times; tenants_ has others only while the order
-//      would differ without them.
-//   2. now_ never falls; a tenant that comes back is not earlier than it.
+//   1. Works of one tenant start in the order in which they came.
+//   2. now_ is the latest start of what was taken, and never falls; no work starts earlier than
+//      now_ was when it came.
+//   3. ends_ has every tenant whose end is after now_, but for those of before the queue was last
+//      empty.
 #pragma once
 
+#include <compare>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
-#include <list>
 #include <map>
-#include <set>
 #include <string>
-#include <string_view>
-#include <utility>
 
 #include "absl/functional/function_ref.h"
 #include "server/queue/work.h"
@@ -33,34 +35,30 @@ class FairQueue {
 
   void Push(Work* work);
 
-  // Offers works in fair order, each once at most: kTake removes it from the queue and charges its
-  // tenant, which may change the order of those to come; kSkip leaves it; kStop leaves it and ends.
+  // Offers works in fair order, each once at most: kTake removes it from the queue, kSkip leaves
+  // it; kStop leaves it and ends.
   void Offer(absl::FunctionRef<Verdict(Work&)> decide);
 
-  bool empty() const { return order_.empty(); }
-  std::size_t size() const { return size_; }
-  std::size_t tenants() const { return tenants_.size(); }  // that are remembered
+  bool empty() const { return works_.empty(); }
+  std::size_t size() const { return works_.size(); }
+  std::size_t tenants() const { return ends_.size(); }  // that are remembered
 
  private:
-  struct Tenant {
-    std::int64_t time = 0;
-    std::uint64_t number = 0;  // counts the tenants that came
-    std::list<Work*> works;
-    std::list<Work*>::iterator next;  // to be offered; meaningful during Offer only
-  };
-  struct Earlier {
-    bool operator()(const Tenant* a, const Tenant* b) const {
-      return std::pair(a->time, a->number) < std::pair(b->time, b->number);
-    }
+  struct Place {
+    std::int64_t start = 0;
+    std::uint64_t number = 0;  // counts the works that came
+    friend auto operator<=>(const Place&, const Place&) = default;
   };
 
   void ForgetIdle();
 
-  std::map<std::string, Tenant, std::less<>> tenants_;
-  std::set<Tenant*, Earlier> order_;
+  static constexpr std::size_t kFewTenants = 16;
+
+  std::map<Place, Work*> works_;
+  std::map<std::string, std::int64_t, std::less<>> ends_;  // of each tenant's last work
   std::int64_t now_ = 0;
   std::uint64_t next_number_ = 0;
-  std::size_t size_ = 0;
+  std::size_t forget_above_ = kFewTenants;
 };
 
 }  // namespace oscarkv

@@ -6,8 +6,9 @@
 
 #include <chrono>
 #include <cstdint>
-#include <span>
+#include <optional>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace oscarkv {
@@ -16,8 +17,8 @@ namespace oscarkv {
 enum class WorkKind : std::uint8_t { kOther, kAppend, kAttend };
 inline constexpr int kWorkKinds = 3;
 
-// One layer of one session that a work needs alone, by hash: two that collide are taken for one,
-// and wait for each other without need.
+// One layer of one session that a work needs alone, by hashes: what collides is taken for one, and
+// waits for each other without need.
 struct LayerKey {
   std::uint64_t session = 0;
   std::uint64_t layer = 0;  // of that session
@@ -33,6 +34,7 @@ struct WorkFacts {
   std::int64_t cost = 1;
   std::int64_t items = 1;
   std::vector<LayerKey> layers{};
+  std::optional<std::uint64_t> whole_session{};  // needed alone, with all its layers; by hash
 };
 
 class Work {

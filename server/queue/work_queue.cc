@@ -124,7 +124,10 @@ void WorkQueue::GiveBack(bool working) {
 void WorkQueue::Push(Work* work) {
   work->queued_ = Clock::now();
   waiting_.Push(work);
-  if (sleeping_ > 0) work_arrived_.Signal();
+  const bool other = work->facts().kind == WorkKind::kOther;
+  if (other) ++waiting_others_;
+  // Of batches, if as many run as may, the end of one will tell.
+  if (sleeping_ > 0 && (other || batches_ < kBatchesAtOnce)) work_arrived_.Signal();
 }
 
 void WorkQueue::Loop() {
@@ -133,9 +136,7 @@ void WorkQueue::Loop() {
     if (taken.run_before) {
       first->Run();
     } else if (first->facts().kind == WorkKind::kOther) {
-      const Clock::time_point begin = Clock::now();
-      first->Run();
-      NoteRunTime(WorkKind::kOther, Clock::now() - begin);
+      RunOther(first);
     } else {
       RunBatch(taken.works);
     }
@@ -153,7 +154,7 @@ WorkQueue::Taken WorkQueue::TakeNext() {
     if (Batch batch = Gather(); !batch.empty()) {
       NoteTaken(batch);
       // What woke this thread may be good for another one too.
-      if (sleeping_ > 0 && !waiting_.empty() && batches_ < kBatchesAtOnce) work_arrived_.Signal();
+      if (sleeping_ > 0 && MoreMayBegin()) work_arrived_.Signal();
       return {.works = std::move(batch)};
     }
     if (stopping_ && waiting_.empty()) {
@@ -172,11 +173,7 @@ WorkQueue::Batch WorkQueue::Gather() {
   std::int64_t items = 0;
   // Sessions of the batch; and those of works that cannot go along, which later ones of the same
   // sessions must not overtake.
-  absl::flat_hash_set<std::uint64_t> sessions;
-  const auto has = [&](const WorkFacts& facts) {
-    return std::any_of(facts.layers.begin(), facts.layers.end(),
-                       [&](const LayerKey& key) { return sessions.contains(key.session); });
-  };
+  SessionsSeen sessions;
   const auto fits = [&](const WorkFacts& facts) {
     if (batch.empty()) return true;
     return facts.kind == batch.front()->facts().kind && cost + facts.cost <= limits_.cost &&
@@ -188,8 +185,12 @@ WorkQueue::Batch WorkQueue::Gather() {
                            cost >= limits_.cost || items >= limits_.items)) {
       return FairQueue::Verdict::kStop;
     }
-    const bool taken = MayBegin(facts) && fits(facts) && !has(facts);
-    for (const LayerKey& key : facts.layers) sessions.insert(key.session);
+    // None of them can begin, so it takes no look at each to see that none is overtaken.
+    if (facts.kind != WorkKind::kOther && batches_ >= kBatchesAtOnce) {
+      return FairQueue::Verdict::kSkip;
+    }
+    const bool taken = MayBegin(facts) && fits(facts) && !sessions.HasAnyOf(facts);
+    sessions.Add(facts);
     if (!taken) return FairQueue::Verdict::kSkip;
     batch.push_back(&work);
     cost += facts.cost;
@@ -204,13 +205,15 @@ bool WorkQueue::IsLong(const WorkFacts& facts) const {
 }
 
 bool WorkQueue::MayBegin(const WorkFacts& facts) const {
-  if (facts.kind == WorkKind::kOther) return true;
-  if (batches_ >= kBatchesAtOnce) return false;
-  if (IsLong(facts) && long_batches_ >= kLongBatchesAtOnce) return false;
-  for (const LayerKey& key : facts.layers) {
-    if (busy_.contains(key.layer)) return false;
+  if (facts.kind != WorkKind::kOther) {
+    if (batches_ >= kBatchesAtOnce) return false;
+    if (IsLong(facts) && long_batches_ >= kLongBatchesAtOnce) return false;
   }
-  return true;
+  return !in_use_.HasAnyOf(facts);
+}
+
+bool WorkQueue::MoreMayBegin() const {
+  return waiting_others_ > 0 || (!waiting_.empty() && batches_ < kBatchesAtOnce);
 }
 
 void WorkQueue::NoteTaken(const Batch& batch) {
@@ -224,12 +227,24 @@ void WorkQueue::NoteTaken(const Batch& batch) {
   }
   stats.batch_works.Add(static_cast<std::int64_t>(batch.size()));
   stats.batch_items.Add(items);
-  if (kind == WorkKind::kOther) return;
+  for (const Work* work : batch) in_use_.Add(work->facts());
+  if (kind == WorkKind::kOther) {
+    --waiting_others_;
+    return;
+  }
   ++batches_;
   if (IsLong(batch.front()->facts())) ++long_batches_;
-  for (const Work* work : batch) {
-    for (const LayerKey& key : work->facts().layers) busy_.insert(key.layer);
-  }
+}
+
+void WorkQueue::RunOther(Work* work) {
+  const WorkFacts facts = work->facts();  // the work may delete itself
+  const Clock::time_point begin = Clock::now();
+  work->Run();
+  const Clock::duration run_time = Clock::now() - begin;
+  MutexLock lock(&mutex_);
+  NoteRunTime(WorkKind::kOther, run_time);
+  in_use_.Remove(facts);
+  if (sleeping_ > 0 && MoreMayBegin()) work_arrived_.Signal();
 }
 
 void WorkQueue::RunBatch(const Batch& batch) {
@@ -241,13 +256,11 @@ void WorkQueue::RunBatch(const Batch& batch) {
 }
 
 void WorkQueue::EndBatch(const Batch& batch, Clock::duration run_time) {
-  NoteRunTime(batch.front()->facts().kind, run_time);
   MutexLock lock(&mutex_);
+  NoteRunTime(batch.front()->facts().kind, run_time);
   --batches_;
   if (IsLong(batch.front()->facts())) --long_batches_;
-  for (const Work* work : batch) {
-    for (const LayerKey& key : work->facts().layers) busy_.erase(key.layer);
-  }
+  for (const Work* work : batch) in_use_.Remove(work->facts());
   replies_.insert(replies_.end(), batch.begin() + 1, batch.end());
   // For the replies, and one for the next batch: this thread has a reply to write first.
   const auto useful = static_cast<std::int64_t>(batch.size() - 1) + (waiting_.empty() ? 0 : 1);
@@ -257,7 +270,6 @@ void WorkQueue::EndBatch(const Batch& batch, Clock::duration run_time) {
 }
 
 void WorkQueue::NoteRunTime(WorkKind kind, Clock::duration run_time) {
-  MutexLock lock(&mutex_);
   stats_.kinds[static_cast<std::size_t>(kind)].run_microseconds.Add(Microseconds(run_time));
 }
 

@@ -6,10 +6,10 @@
 // request that meets an idle queue runs at once and alone; while batches run, requests gather, and
 // the next batch is as large as the load makes it. No one waits for a batch to fill.
 //
-// A work waits while a layer that it needs is in a batch under way: its thread would only wait for
-// the lock. At most two batches run at once, of which one at most is long, so that a decode step
-// never waits for a long prompt; nor do works of kOther, for which a thread is always left where
-// there are three.
+// A work waits while what it needs alone, layers or a whole session, is in use by works under way:
+// its thread would only wait for the lock, and with it the others of its batch. At most two batches
+// run at once, of which one at most is long, so that a decode step never waits for a long prompt;
+// nor do works of kOther, for which a thread is always left where there are three.
 //
 // Plain threads, not oneTBB's: requests wait for locks of sessions, and a worker of oneTBB that
 // waits inside a parallel loop may take up another request, which could wait for the lock it holds.
@@ -21,8 +21,12 @@
 //      that has its reply could be refused because the server has not noticed yet.
 //   2. Work that resumes waits in resumed_ while working_ == max_requests, ahead of new requests.
 //   3. working_ <= tickets_. Once draining_, no ticket is given out, so tickets_ only falls.
-//   4. busy_ has the layers of the batches under way; no two of these share one.
+//   4. in_use_ has what the works under way need alone; no two batches or works of kOther share any
+//      of it.
 //   5. While a thread sleeps, nothing that waits may run, or a signal is on its way.
+//   6. No work is passed over for ever: works come first in fair order in the end (fair_queue.h),
+//      and what a work that comes first needs is not given to those behind it. Only works of kOther
+//      go ahead of batches while as many run as may.
 #pragma once
 
 #include <chrono>
@@ -35,11 +39,11 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
-#include "absl/container/flat_hash_set.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "server/base/mutex.h"
 #include "server/queue/fair_queue.h"
+#include "server/queue/keys_in_use.h"
 #include "server/queue/queue_stats.h"
 #include "server/queue/work.h"
 
@@ -134,10 +138,13 @@ class WorkQueue {
   bool MayBegin(const WorkFacts& facts) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool IsLong(const WorkFacts& facts) const;
   void NoteTaken(const Batch& batch) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Whether another thread may find work, if it looks.
+  bool MoreMayBegin() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void RunOther(Work* work);
   void RunBatch(const Batch& batch);
   // Leaves the replies of all but the first to other threads.
   void EndBatch(const Batch& batch, Clock::duration run_time);
-  void NoteRunTime(WorkKind kind, Clock::duration run_time);
+  void NoteRunTime(WorkKind kind, Clock::duration run_time) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const int max_requests_;
   const RunTogether run_together_;
@@ -149,8 +156,9 @@ class WorkQueue {
   FairQueue waiting_ ABSL_GUARDED_BY(mutex_);
   std::deque<Work*> replies_ ABSL_GUARDED_BY(mutex_);  // left over from batches; before all else
   std::deque<Work*> resumed_ ABSL_GUARDED_BY(mutex_);  // without a place yet
-  absl::flat_hash_set<std::uint64_t> busy_ ABSL_GUARDED_BY(mutex_);
-  int batches_ ABSL_GUARDED_BY(mutex_) = 0;  // under way
+  KeysInUse in_use_ ABSL_GUARDED_BY(mutex_);
+  std::int64_t waiting_others_ ABSL_GUARDED_BY(mutex_) = 0;  // of kOther
+  int batches_ ABSL_GUARDED_BY(mutex_) = 0;                  // under way
   int long_batches_ ABSL_GUARDED_BY(mutex_) = 0;
   int sleeping_ ABSL_GUARDED_BY(mutex_) = 0;  // threads
   int working_ ABSL_GUARDED_BY(mutex_) = 0;

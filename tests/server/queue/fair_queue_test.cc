@@ -109,13 +109,33 @@ TEST_F(FairQueueTest, ASkippedWorkStaysFirstAndOthersPass) {
     taken.push_back(&work);
     return Verdict::kTake;
   });
-  EXPECT_THAT(taken, ElementsAre(second, other));
+  EXPECT_THAT(taken, ElementsAre(other, second));
   Push("a");
   queue_.Offer([&](Work& work) {
     EXPECT_EQ(&work, first);
     return Verdict::kStop;
   });
   EXPECT_EQ(queue_.size(), 2U);
+}
+
+// What is skipped keeps its place, however much of its own tenant passes it and whoever else comes
+// with little.
+TEST_F(FairQueueTest, ASkippedWorkIsOfferedFirstInTheEnd) {
+  Push("b", 1);
+  Work* const skipped = Push("a", 70);
+  bool was_first = false;
+  for (int round = 0; round < 10 && !was_first; ++round) {
+    Push("b", 1);
+    Push("a", 60);
+    bool first = true;
+    queue_.Offer([&](Work& work) {
+      if (&work == skipped) was_first = first;
+      if (&work == skipped && !first) return Verdict::kSkip;
+      first = false;
+      return Verdict::kTake;
+    });
+  }
+  EXPECT_TRUE(was_first);
 }
 
 TEST_F(FairQueueTest, TenantsOfLongAgoAreForgotten) {

@@ -8,6 +8,7 @@
 #include <functional>
 #include <future>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -25,7 +26,8 @@ using ::testing::UnorderedElementsAre;
 class TestWork : public Work {
  public:
   explicit TestWork(std::function<void()> run) : run_(std::move(run)) {}
-  TestWork(std::string name, WorkFacts facts) : name_(std::move(name)) {
+  TestWork(std::string name, WorkFacts facts, std::function<void()> run = {})
+      : name_(std::move(name)), run_(std::move(run)) {
     set_facts(std::move(facts));
   }
   const std::string& name() const { return name_; }
@@ -164,6 +166,8 @@ class BatchingTest : public ::testing::Test {
     std::vector<std::uint64_t> sessions{};  // each with one layer
     std::uint64_t layer = 0;
     std::int64_t items = 1;
+    std::optional<std::uint64_t> whole_session{};
+    std::function<void()> run{};
   };
 
   ~BatchingTest() override {
@@ -171,16 +175,23 @@ class BatchingTest : public ::testing::Test {
     queue_.reset();
   }
 
-  // Works without sessions have one of their own.
-  void Submit(const std::string& name, Asked asked) {
+  // Works that go together have a session of their own, if they are told none.
+  const TestWork& Submit(const std::string& name, Asked asked) {
     tenants_.push_back(asked.tenant);
-    if (asked.sessions.empty()) asked.sessions = {1000 + works_.size()};
-    WorkFacts facts = {
-        .kind = asked.kind, .tenant = tenants_.back(), .cost = asked.cost, .items = asked.items};
+    if (asked.kind != WorkKind::kOther && asked.sessions.empty()) {
+      asked.sessions = {1000 + works_.size()};
+    }
+    WorkFacts facts = {.kind = asked.kind,
+                       .tenant = tenants_.back(),
+                       .cost = asked.cost,
+                       .items = asked.items,
+                       .whole_session = asked.whole_session};
     for (const std::uint64_t session : asked.sessions) {
       facts.layers.push_back({.session = session, .layer = session * 100 + asked.layer});
     }
-    queue_->Submit(&works_.emplace_back(name, std::move(facts)));
+    TestWork& work = works_.emplace_back(name, std::move(facts), std::move(asked.run));
+    queue_->Submit(&work);
+    return work;
   }
 
   // Fills both slots with batches that are held: what comes next gathers.
@@ -212,10 +223,11 @@ class BatchingTest : public ::testing::Test {
     return batches_.size();
   }
 
+  static void WaitUntilRan(const TestWork& work) {
+    while (!work.ran()) std::this_thread::yield();
+  }
   void WaitUntilAllRan() {
-    for (const TestWork& work : works_) {
-      while (!work.ran()) std::this_thread::yield();
-    }
+    for (const TestWork& work : works_) WaitUntilRan(work);
   }
 
   void WaitForBatches(std::size_t count) {
@@ -329,9 +341,62 @@ TEST_F(BatchingTest, OneLongBatchAtATimeLeavesRoomForShortOnes) {
 TEST_F(BatchingTest, OtherWorkPassesBatches) {
   HoldAll();
   Submit("a", {});
-  Submit("other", {.kind = WorkKind::kOther});
-  while (!works_.back().ran()) std::this_thread::yield();
+  WaitUntilRan(Submit("other", {.kind = WorkKind::kOther}));
   EXPECT_EQ(batches(), 2U);
+}
+
+// However much other work waits for a layer or a session, it takes no thread from the rest.
+TEST_F(BatchingTest, OtherWorkWaitsInTheQueueForItsLayers) {
+  Submit("a", {.sessions = {7}});
+  WaitForBatches(1);
+  std::vector<const TestWork*> waiting;
+  for (int i = 0; i < 10; ++i) {
+    waiting.push_back(&Submit("reads", {.kind = WorkKind::kOther, .sessions = {7}}));
+    waiting.push_back(&Submit("ends", {.kind = WorkKind::kOther, .whole_session = 7}));
+  }
+  Submit("b", {.sessions = {8}});
+  EXPECT_THAT(BatchAt(1), ElementsAre("b"));
+  WaitUntilRan(Submit("other", {.kind = WorkKind::kOther}));
+  for (const TestWork* work : waiting) EXPECT_FALSE(work->ran());
+  Release(1);
+  WaitUntilRan(*waiting.back());
+}
+
+TEST_F(BatchingTest, OtherWorkOnAnotherLayerDoesNotWait) {
+  Submit("a", {.sessions = {7}, .layer = 0});
+  WaitForBatches(1);
+  WaitUntilRan(Submit("reads", {.kind = WorkKind::kOther, .sessions = {7}, .layer = 1}));
+}
+
+TEST_F(BatchingTest, WorksOfASessionWaitForOneThatNeedsItWhole) {
+  std::promise<void> go_on;
+  Submit("ends",
+         {.kind = WorkKind::kOther, .whole_session = 7, .run = [&] { go_on.get_future().wait(); }});
+  while (queue_->Stats().waiting > 0) std::this_thread::yield();
+  Submit("a", {.sessions = {7}});
+  const TestWork& reads = Submit("reads", {.kind = WorkKind::kOther, .sessions = {7}});
+  const TestWork& again = Submit("again", {.kind = WorkKind::kOther, .whole_session = 7});
+  Submit("b", {.sessions = {8}});
+  EXPECT_THAT(BatchAt(0), ElementsAre("b"));
+  EXPECT_FALSE(reads.ran() || again.ran());
+  go_on.set_value();
+  EXPECT_THAT(BatchAt(1), ElementsAre("a"));
+  LetAllThrough();
+  WaitUntilAllRan();
+}
+
+// Nor is it kept waiting for ever by others that come for the same session.
+TEST_F(BatchingTest, WorkThatNeedsASessionWholeIsNotOvertakenByBatches) {
+  Submit("a", {.sessions = {7}, .layer = 0});
+  WaitForBatches(1);
+  const TestWork& ends = Submit("ends", {.kind = WorkKind::kOther, .whole_session = 7});
+  Submit("b", {.sessions = {7}, .layer = 1});
+  Submit("c", {.sessions = {8}});
+  EXPECT_THAT(BatchAt(1), ElementsAre("c"));
+  EXPECT_FALSE(ends.ran());
+  Release(1);
+  EXPECT_THAT(BatchAt(2), ElementsAre("b"));
+  EXPECT_TRUE(ends.ran());
 }
 
 // A thousand requests of one tenant keep one of another waiting for a batch, not for all of them.
