@@ -8,6 +8,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -22,6 +23,7 @@
 #include "server/rpc/limits.h"
 #include "server/rpc/rpc_scope.h"
 #include "server/rpc/wire.h"
+#include "server/rpc/work_keys.h"
 
 namespace oscarkv {
 
@@ -45,6 +47,11 @@ std::string TenantOf(const Handlers& handlers, const Request& request) {
     return "";
   }
 }
+
+// Those that the store serves when no other request is inside their session.
+template <typename Request>
+inline constexpr bool kNeedsWholeSession = std::is_same_v<Request, v1::TruncateSessionRequest> ||
+                                           std::is_same_v<Request, v1::DeleteSessionRequest>;
 
 // Lasts until the reply is on its way.
 template <typename Request, typename Response>
@@ -76,7 +83,11 @@ class UnaryCall final : public grpc::ServerUnaryReactor, private Work {
       scope_.set_request_id(request_.request_id());
     }
     tenant_ = TenantOf(handlers_, request_);
-    set_facts({.tenant = tenant_});
+    WorkFacts facts = {.tenant = tenant_};
+    if constexpr (kNeedsWholeSession<Request>) {
+      facts.whole_session = KeyOfSession(request_.session());
+    }
+    set_facts(std::move(facts));
     return absl::OkStatus();
   }
 

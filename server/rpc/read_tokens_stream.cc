@@ -5,6 +5,7 @@
 #include "server/rpc/calls.h"
 #include "server/rpc/grpc_status.h"
 #include "server/rpc/wire.h"
+#include "server/rpc/work_keys.h"
 
 namespace oscarkv {
 namespace {
@@ -29,7 +30,9 @@ ReadTokensStream::ReadTokensStream(Handlers& handlers, WorkQueue& queue,
 absl::Status ReadTokensStream::Prepare(grpc::ByteBuffer& bytes) {
   if (absl::Status s = ParseMessage(bytes, request_); !s.ok()) return s;
   tenant_ = TenantOf(handlers_, request_);
-  set_facts({.tenant = tenant_, .cost = kStepCost});
+  set_facts({.tenant = tenant_,
+             .cost = kStepCost,
+             .layers = {KeyOfLayer(request_.session(), request_.layer())}});
   return absl::OkStatus();
 }
 

@@ -1,7 +1,7 @@
 #include "server/rpc/token_reader.h"
 
 #include <algorithm>
-#include <vector>
+#include <cstdint>
 
 #include "absl/strings/str_cat.h"
 #include "server/base/error.h"
@@ -31,12 +31,9 @@ absl::Status CheckRequest(const v1::ReadTokensRequest& request) {
   return s;
 }
 
-void EncodeBits(const std::vector<std::uint16_t>& bits, std::int64_t tokens, int heads, int dim,
-                DType dtype, v1::Tensor& tensor) {
-  const std::int64_t shape[] = {tokens, heads, dim};
-  tensor.set_dtype(EncodeDType(dtype));
-  tensor.mutable_shape()->Assign(std::begin(shape), std::end(shape));
-  tensor.set_raw(bits.data(), bits.size() * sizeof(bits[0]));
+// The bytes of a tensor of 16-bit numbers: strings of more than a few bytes are aligned for them.
+std::uint16_t* BitsIn(v1::Tensor& tensor) {
+  return reinterpret_cast<std::uint16_t*>(tensor.mutable_raw()->data());
 }
 
 }  // namespace
@@ -77,17 +74,16 @@ absl::StatusOr<TokenReader> TokenReader::Open(const SessionStore& store,
 
 absl::Status TokenReader::Next(v1::ReadTokensResponse& response) {
   const std::int64_t tokens = std::min(run_tokens_, end_ - next_);
-  const int heads = spec_->kv_heads;
-  std::vector<std::uint16_t> keys(static_cast<std::size_t>(tokens * heads * spec_->key_dim));
-  std::vector<std::uint16_t> values(static_cast<std::size_t>(tokens * heads * spec_->value_dim));
-  if (absl::Status s = store_->Read(config_, generation_, spec_->layer, next_, tokens, keys.data(),
-                                    values.data());
+  ShapeTensor({tokens, spec_->kv_heads, spec_->key_dim}, spec_->storage, *response.mutable_key());
+  ShapeTensor({tokens, spec_->kv_heads, spec_->value_dim}, spec_->storage,
+              *response.mutable_value());
+  if (absl::Status s =
+          store_->Read(config_, generation_, spec_->layer, next_, tokens,
+                       BitsIn(*response.mutable_key()), BitsIn(*response.mutable_value()));
       !s.ok()) {
     return s;
   }
   response.set_begin(next_);
-  EncodeBits(keys, tokens, heads, spec_->key_dim, spec_->storage, *response.mutable_key());
-  EncodeBits(values, tokens, heads, spec_->value_dim, spec_->storage, *response.mutable_value());
   next_ += tokens;
   return absl::OkStatus();
 }

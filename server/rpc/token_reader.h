@@ -21,7 +21,8 @@ class TokenReader {
 
   bool done() const { return next_ == end_; }
 
-  // The next run. Fails if the session has changed its generation meanwhile. REQUIRES: !done().
+  // The next run. Fails if the session has changed its generation meanwhile. REQUIRES: !done();
+  // the response is empty.
   absl::Status Next(v1::ReadTokensResponse& response);
 
  private:

@@ -25,6 +25,7 @@ LayerStats LayerState::Stats() const {
   LayerStats stats{.layer = spec_->layer,
                    .length = length_,
                    .sealed_tokens = pages_.tokens(),
+                   .due_pages = SealablePages() - PreparedPages(),
                    .pages_sealed_without_queries = pages_.blind_pages(),
                    .logical_bytes = length_ * spec_->logical_bytes_per_token(),
                    .page_bytes = pages_.bytes(),
@@ -41,6 +42,10 @@ LayerStats LayerState::Stats() const {
 std::int64_t LayerState::SealablePages() const {
   const std::int64_t room = length_ - window_.begin() - spec_->codec.window;
   return !spec_->seals() || room < kPageTokens ? 0 : room / kPageTokens;
+}
+
+std::int64_t LayerState::PreparedPages() const {
+  return preparation_ ? static_cast<std::int64_t>(preparation_->pages()) : 0;
 }
 
 SealSource LayerState::Source() const {

@@ -82,6 +82,7 @@ class LayerState {
   friend class LayerChange;
   friend class LayerStatePeer;  // of tests: holds blocks, as a fork would
 
+  std::int64_t PreparedPages() const;
   bool WantsSample() const;
   // Residual directions to seal and to attend with; null: none (yet).
   const float* Directions() const;

@@ -93,6 +93,11 @@ void Session::Publish(std::size_t index, const LayerStats& stats) {
   Replace(&published_[index], stats);
 }
 
+LayerStats Session::Published(std::size_t index) const {
+  MutexLock lock(&published_mutex_);
+  return published_[index];
+}
+
 void Session::Replace(LayerStats* published, const LayerStats& stats) {
   all_logical_bytes_->fetch_add(stats.logical_bytes - published->logical_bytes,
                                 std::memory_order_relaxed);

@@ -70,6 +70,7 @@ class Session {
   bool StepIsComplete() const;
 
   void Publish(std::size_t index, const LayerStats& stats);
+  LayerStats Published(std::size_t index) const;
 
   // Drops tokens at positions >= asked.length from every layer, and begins a new generation.
   void Truncate(TruncateRecord asked, std::uint64_t new_generation)

@@ -192,6 +192,14 @@ absl::StatusOr<SessionInfo> SessionStore::Get(std::string_view id) const {
   return (*session)->Info();
 }
 
+std::optional<LayerStats> SessionStore::StatsOf(std::string_view id, int layer) const {
+  const absl::StatusOr<std::shared_ptr<Session>> session = impl_->Find(id);
+  if (!session.ok()) return std::nullopt;
+  const std::optional<std::size_t> index = (*session)->IndexOf(layer);
+  if (!index) return std::nullopt;
+  return (*session)->Published(*index);
+}
+
 std::vector<SessionInfo> SessionStore::List(std::string_view after, int limit,
                                             std::optional<std::string_view> tenant) const {
   std::vector<SessionInfo> infos;

@@ -47,6 +47,7 @@ struct LayerStats {
   int layer = 0;
   std::int64_t length = 0;
   std::int64_t sealed_tokens = 0;
+  std::int64_t due_pages = 0;  // that the next append seals; without those that are sealed ahead
   std::int64_t pages_sealed_without_queries = 0;
   std::int64_t logical_bytes = 0;
   std::int64_t page_bytes = 0;
@@ -158,6 +159,8 @@ class SessionStore {
   // RESOURCE_EXHAUSTED if the budget has no room for the session itself.
   absl::StatusOr<SessionInfo> Create(SessionConfig config);
   absl::StatusOr<SessionInfo> Get(std::string_view id) const;
+  // One of its layers, as Get tells; nullopt if there is no such session or layer.
+  std::optional<LayerStats> StatsOf(std::string_view id, int layer) const;
   // Sessions with id > `after` in the order of ids, at most `limit`, of one tenant if given.
   std::vector<SessionInfo> List(std::string_view after, int limit,
                                 std::optional<std::string_view> tenant) const;

@@ -271,6 +271,47 @@ TEST_F(BatchingTest, OneSessionsRequestsWaitForEachOther) {
   EXPECT_THAT(backend_.attends(), ElementsAre(1, 1, 1));
 }
 
+// They wait in the queue, not on its threads.
+TEST_F(BatchingTest, RequestsThatWaitForASessionKeepNoOtherWaiting) {
+  const v1::Session busy = Fill("busy");
+  const v1::Session other = Fill("other");
+  backend_.Hold();
+  std::future<Reply> step = Send(Step(busy));
+  backend_.WaitForHeld(1);
+  std::vector<std::future<void>> waiting;
+  constexpr int kEach = 8;
+  for (int i = 0; i < kEach; ++i) {
+    waiting.push_back(std::async(std::launch::async, [&] {
+      v1::ReadTokensRequest request;
+      request.set_session(busy.id());
+      request.set_generation(busy.generation());
+      grpc::ClientContext context;
+      const auto reader = stub_->ReadTokens(&context, request);
+      v1::ReadTokensResponse run;
+      while (reader->Read(&run)) {
+      }
+      static_cast<void>(reader->Finish());  // the session may have been truncated before
+    }));
+    waiting.push_back(std::async(std::launch::async, [&] {
+      v1::TruncateSessionRequest request;
+      request.set_session(busy.id());
+      request.set_generation(busy.generation());
+      request.set_length(20);
+      v1::TruncateSessionResponse response;
+      static_cast<void>(Call(*stub_, &Stub::TruncateSession, request, response));  // one succeeds
+    }));
+  }
+  WaitUntilQueued(2 * kEach);
+  EXPECT_EQ(Get(*stub_, "busy").layer_states(0).length(), 40);
+  std::future<Reply> other_step = Send(Step(other));
+  backend_.WaitForHeld(2);
+  backend_.GoOn();
+  EXPECT_EQ(step.get().response.results(0).length(), 41);
+  EXPECT_EQ(other_step.get().response.results(0).length(), 41);
+  waiting.clear();
+  EXPECT_EQ(Get(*stub_, "busy").layer_states(0).length(), 20);
+}
+
 TEST_F(BatchingTest, WhoGivesUpWhileWaitingIsLeftOut) {
   const v1::Session hurried = Fill("hurried");
   const v1::Session patient = Fill("patient");

@@ -134,7 +134,8 @@ TEST_F(TokenReaderTest, ATruncationMeanwhileEndsTheReading) {
   v1::ReadTokensResponse run;
   ASSERT_TRUE(reader->Next(run).ok());
   ASSERT_TRUE(store_.Truncate("a", "", session_.generation(), 600).ok());
-  EXPECT_EQ(ReasonOf(reader->Next(run)), "GENERATION_MISMATCH");
+  v1::ReadTokensResponse other_run;
+  EXPECT_EQ(ReasonOf(reader->Next(other_run)), "GENERATION_MISMATCH");
 }
 
 TEST_F(TokenReaderTest, AnotherSessionOfThatIdMeanwhileEndsTheReading) {
