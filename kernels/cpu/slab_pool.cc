@@ -1,57 +1,43 @@
 #include "kernels/cpu/slab_pool.h"
 
-#include <algorithm>
 #include <cstring>
 #include <new>
 
 #include "kernels/api/page_layout.h"
+#include "kernels/cpu/slab_memory.h"
 
 namespace oscarkv::cpu {
 namespace {
 
-constexpr std::align_val_t kAlignment{kPageAlignment};
 // No host has room for a larger slab; allocators need not be asked (some abort on nonsense).
 constexpr std::int64_t kLargestSlab = std::int64_t{1} << 40;
-
-// Large enough that the system maps and unmaps it as a whole. The address sanitizer looks between
-// allocations only, so there each piece is one.
-#if defined(__SANITIZE_ADDRESS__)
-constexpr std::int64_t kSlabBytes = 0;
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer)
-constexpr std::int64_t kSlabBytes = 0;
-#else
-constexpr std::int64_t kSlabBytes = 4 << 20;
-#endif
-#else
-constexpr std::int64_t kSlabBytes = 4 << 20;
-#endif
 
 }  // namespace
 
 SlabPool::~SlabPool() {
   for (auto& [bytes, size] : sizes_) {
     for (const std::list<Slab>* slabs : {&size.with_room, &size.full}) {
-      for (const Slab& slab : *slabs) ::operator delete(slab.memory, kAlignment);
+      for (const Slab& slab : *slabs) GiveSlabMemory(slab.memory, slab.bytes);
     }
   }
 }
 
 bool SlabPool::AddSlab(std::int64_t piece_bytes, Size& size) {
-  const std::int64_t pieces = std::max<std::int64_t>(1, kSlabBytes / piece_bytes);
-  const std::int64_t bytes = pieces * piece_bytes;
+  const SlabShape shape = ShapeOfSlab(piece_bytes);
   // Its record first: from the slab's memory on nothing can fail.
   std::list<Slab> added(1);
   Slab& slab = added.front();
   slab.size = &size;
   slab.self = added.begin();
   slab.piece_bytes = piece_bytes;
-  slab.pieces = static_cast<std::int32_t>(pieces);
-  slab.memory = static_cast<std::byte*>(
-      ::operator new(static_cast<std::size_t>(bytes), kAlignment, std::nothrow));
+  slab.pieces = static_cast<std::int32_t>(shape.pieces);
+  slab.bytes = shape.bytes;
+  // What is so little that one slab may hold it is not to take more memory than it must.
+  const PageSize pages = size.full.empty() ? PageSize::kSmall : PageSize::kHuge;
+  slab.memory = TakeSlabMemory(shape.bytes, pages);
   if (slab.memory == nullptr) return false;
   size.with_room.splice(size.with_room.begin(), added);
-  slab_bytes_ += bytes;
+  slab_bytes_ += shape.bytes;
   return true;
 }
 
@@ -96,8 +82,8 @@ void SlabPool::Give(const Piece& piece) noexcept {
   std::memcpy(piece.data, &slab.given_back, sizeof(slab.given_back));
   slab.given_back = piece.data;
   if (--slab.in_use > 0) return;
-  slab_bytes_ -= slab.pieces * slab.piece_bytes;
-  ::operator delete(slab.memory, kAlignment);
+  slab_bytes_ -= slab.bytes;
+  GiveSlabMemory(slab.memory, slab.bytes);
   const std::int64_t piece_bytes = slab.piece_bytes;
   size.with_room.erase(slab.self);
   if (size.with_room.empty() && size.full.empty()) sizes_.erase(piece_bytes);

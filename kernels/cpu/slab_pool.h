@@ -1,6 +1,7 @@
 // Memory for blocks of few sizes and long lives. Pages and window blocks come and go in turns; from
 // a general heap they would leave holes that nothing fits (a third of all memory on a long append).
-// Here blocks of one size share slabs, and a slab without blocks goes back to the system.
+// Here blocks of one size share slabs, which lie in huge pages but for the first of each size, and
+// a slab without blocks goes back to the system.
 //
 // Thread-safety: all functions may be called at once.
 //
@@ -63,6 +64,7 @@ struct SlabPool::Slab {
   Size* size = nullptr;
   std::list<Slab>::iterator self;
   std::byte* memory = nullptr;
+  std::int64_t bytes = 0;
   std::int64_t piece_bytes = 0;
   std::int32_t pieces = 0;
   std::int32_t untouched = 0;       // pieces from here on were never taken
