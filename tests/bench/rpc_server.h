@@ -100,23 +100,20 @@ class RpcServer {
 
   // A session whose layers have `length` tokens, appended in chunks with the queries to sample.
   v1::Session Create(const std::string& id, const testing::TestModel& model, int length) {
+    return Create(testing::CreateRequest(id, model), model, length);
+  }
+  // The same, as `request` says. REQUIRES: it is one for the model.
+  v1::Session Create(const v1::CreateSessionRequest& request, const testing::TestModel& model,
+                     int length) {
     grpc::ClientContext context;
     v1::CreateSessionResponse created;
-    Require(stub_->CreateSession(&context, testing::CreateRequest(id, model), &created).ok(),
-            "CreateSession");
-    // At last a token alone: it seals what the chunks have left in 16 bits.
-    constexpr int kChunk = 512;
+    Require(stub_->CreateSession(&context, request, &created).ok(), "CreateSession");
+    // At last tokens alone: they seal what the chunks have left in 16 bits.
     for (int layer = 0; layer < model.layers; ++layer) {
       int tokens = 0;
       for (int begin = 0; begin < length; begin += tokens) {
-        tokens = std::clamp(length - 1 - begin, 1, kChunk);
-        const v1::AttendRequest request =
-            testing::AttendRequestOf(model, created.session(), layer, begin, tokens, tokens);
-        grpc::ClientContext attend_context;
-        v1::AttendResponse response;
-        Require(stub_->Attend(&attend_context, request, &response).ok() &&
-                    response.results(0).status().code() == 0,
-                "Attend of a chunk");
+        tokens = std::clamp(length - kSinglyAtLast - begin, 1, kChunk);
+        Append(Chunk(model, created.session(), layer, begin, tokens));
       }
     }
     return created.session();
@@ -128,6 +125,36 @@ class RpcServer {
   const std::shared_ptr<grpc::Channel>& channel() const { return listening_.channel(); }
 
  private:
+  static constexpr int kChunk = 512;
+  static constexpr int kSinglyAtLast = 16;
+
+  // Tokens [begin, begin + tokens), with queries of those that are sampled.
+  static v1::AppendRequest Chunk(const testing::TestModel& model, const v1::Session& session,
+                                 int layer, int begin, int tokens) {
+    v1::AppendRequest request = testing::AppendRequestOf(model, session, layer, begin, tokens);
+    const int stride = session.layer_states(layer).query_sample_stride();
+    const int first = (begin + stride - 1) / stride * stride;
+    int queries = 0;
+    for (int position = first; position < begin + tokens; position += stride, ++queries) {
+      testing::AddRows(model, testing::TensorKind::kQuery, layer, position, 1,
+                       *request.mutable_query());
+    }
+    if (queries == 0) return request;
+    v1::Item& item = *request.mutable_items(0);
+    item.set_num_query_tokens(queries);
+    item.set_query_start(first);
+    item.set_query_stride(stride);
+    return request;
+  }
+
+  void Append(const v1::AppendRequest& request) {
+    grpc::ClientContext context;
+    v1::AppendResponse response;
+    Require(stub_->Append(&context, request, &response).ok() &&
+                response.results(0).status().code() == 0,
+            "Append of a chunk");
+  }
+
   std::unique_ptr<Backend> backend_;
   SessionStore store_;
   KvCacheService service_;
