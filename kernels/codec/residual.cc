@@ -20,12 +20,12 @@ ResidualScale EncodeResiduals(const double* c, int count, std::int8_t* codes) {
     scale.step = ToFP16(static_cast<float>(std::ldexp(exact, -scale.exponent)));
   }
   const double step = scale.Step();
+  constexpr double kToWhole = 0x1.8p52;  // adding it rounds to a whole number, nearest even
   for (int t = 0; t < count; ++t) {
     // A rounded step may be a little short: 127.06 rounds to 127.
-    codes[t] =
-        step == 0
-            ? std::int8_t{0}
-            : static_cast<std::int8_t>(std::clamp(std::nearbyint(c[t] / step), -127.0, 127.0));
+    codes[t] = step == 0 ? std::int8_t{0}
+                         : static_cast<std::int8_t>(
+                               std::clamp((c[t] / step + kToWhole) - kToWhole, -127.0, 127.0));
   }
   return scale;
 }

@@ -21,7 +21,6 @@ float LargestMagnitude(const float* x, std::int64_t count) {
 }
 
 std::uint16_t ToFP16Saturated(float x) {
-  constexpr float kLargestFP16 = 65504.0F;
   return ToFP16(std::min(std::max(x, -kLargestFP16), kLargestFP16));
 }
 

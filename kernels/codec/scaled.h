@@ -19,7 +19,9 @@ int ScaleExponent(float largest);
 // The largest magnitude of x[count]; 0 if there is none.
 float LargestMagnitude(const float* x, std::int64_t count);
 
-// Rounded to fp16, saturating at +-65504. REQUIRES: x is not NaN.
+inline constexpr float kLargestFP16 = 65504;
+
+// Rounded to fp16, saturating at +-kLargestFP16. REQUIRES: x is not NaN.
 std::uint16_t ToFP16Saturated(float x);
 
 }  // namespace oscarkv

@@ -17,17 +17,22 @@
 HWY_BEFORE_NAMESPACE();
 namespace oscarkv::cpu::HWY_NAMESPACE {
 
-// `kLanes` groups of `count` values, rows `stride` apart.
+// `kLanes` groups of `count` values, [count][kLanes], and where their codes go, rows `stride`
+// apart.
 struct Block {
   const float* x;
   int count;
+  std::uint8_t* codes;
   std::ptrdiff_t stride;
 };
 
+// Of a block's numbers x, and of y = x less their mean as first found.
 struct Moments {
   VF low;
   VF high;
-  VF mean;
+  VF mean;      // as first found
+  VF sum;       // of y: what rounding left of the mean
+  VF squares;   // of y
   VF variance;  // times count
 };
 
@@ -35,35 +40,49 @@ struct Moments {
 struct CodeSums {
   VF code;
   VF squared;
-  VF covariance;  // of codes and values, times count
+  VF product;  // of codes and y
 };
 
 HWY_INLINE VF SetAll(float x) { return hn::Set(F32(), x); }
 
-HWY_INLINE Moments MomentsOf(const Block& block) {
+// Of from[count][stride] * factor, which x[count][kLanes] becomes: less its mean if `centered`.
+template <bool centered>
+HWY_INLINE Moments MomentsOf(const float* from, std::ptrdiff_t stride, float factor, int count,
+                             float* x) {
   const F32 d;
-  VF low = hn::LoadU(d, block.x);
+  VF low = hn::LoadU(d, from);
   VF high = low;
   VF sum = hn::Zero(d);
-  for (int i = 0; i < block.count; ++i) {
-    const VF x = hn::LoadU(d, block.x + i * block.stride);
-    low = hn::Min(low, x);
-    high = hn::Max(high, x);
-    sum = hn::Add(sum, x);
+  for (int i = 0; i < count; ++i) {
+    const VF value = hn::LoadU(d, from + i * stride);
+    low = hn::Min(low, value);
+    high = hn::Max(high, value);
+    sum = hn::Add(sum, value);
   }
-  // Second pass: about the mean, and what rounding left of it.
-  const VF n = SetAll(static_cast<float>(block.count));
-  const VF mean = hn::Div(sum, n);
-  VF rest = hn::Zero(d);
-  VF squared = hn::Zero(d);
-  for (int i = 0; i < block.count; ++i) {
-    const VF from_mean = hn::Sub(hn::LoadU(d, block.x + i * block.stride), mean);
-    rest = hn::Add(rest, from_mean);
-    squared = hn::Add(squared, hn::Mul(from_mean, from_mean));
+  const VF times = SetAll(factor);
+  const VF n = SetAll(static_cast<float>(count));
+  Moments moments;
+  moments.low = hn::Mul(low, times);
+  moments.high = hn::Mul(high, times);
+  moments.mean = hn::Div(hn::Mul(sum, times), n);
+  moments.sum = hn::Zero(d);
+  moments.squares = hn::Zero(d);
+  for (int i = 0; i < count; ++i) {
+    const VF value = hn::LoadU(d, from + i * stride);
+    const VF y = FusedMulSub(value, times, moments.mean);
+    hn::Store(centered ? y : hn::Mul(value, times), d, x + i * kLanes);
+    moments.sum = hn::Add(moments.sum, y);
+    moments.squares = FusedMulAdd(y, y, moments.squares);
   }
-  const VF variance = hn::Sub(squared, hn::Div(hn::Mul(rest, rest), n));
-  const VF better = hn::Add(mean, hn::Div(rest, n));
-  return {low, high, hn::Min(hn::Max(better, low), high), hn::Max(variance, hn::Zero(d))};
+  const VF variance = hn::Sub(moments.squares, hn::Div(hn::Mul(moments.sum, moments.sum), n));
+  moments.variance = hn::Max(variance, hn::Zero(d));
+  return moments;
+}
+
+// The mean, with what rounding left of it at first.
+HWY_INLINE VF MeanOf(const Moments& m, VF n) {
+  const VF better = hn::Add(m.mean, hn::Div(m.sum, n));
+  return hn::Min(hn::Max(better, m.low), m.high);
 }
 
 // 1 / scale; 0, which gives codes 0, for a scale so small that it vanishes in fp16.
@@ -79,27 +98,50 @@ HWY_INLINE VF Quotient(VF x, VF scale, VF reciprocal) {
   return FusedMulAdd(FusedNegMulAdd(near, scale, x), reciprocal, near);
 }
 
-// Assigns codes and, if `store`, writes them, rows `stride` apart.
-template <bool store>
-HWY_INLINE CodeSums AssignCodes(const Block& block, VF scale, VF zero, VF mean, float top,
-                                std::uint8_t* codes) {
+// The bits of a code, as AddCode has them.
+HWY_INLINE hn::Vec<I32> BitsOf(float code) { return hn::BitCast(I32(), SetAll(kToWhole + code)); }
+
+// Assigns the code of `at`, codes from zero, rounded and clamped to `top`; adds to the sums, and
+// writes it where `code_out` says, unless that is null.
+HWY_INLINE void AddCode(VF at, VF y, hn::Vec<I32> top, CodeSums& sums, std::uint8_t* code_out) {
+  const VF unit = SetAll(kToWhole);
+  // Clamped as bits, which are in the order of the numbers: processors have more room for that.
+  const hn::Vec<I32> bits =
+      hn::Min(hn::Max(hn::BitCast(I32(), hn::Add(at, unit)), hn::Set(I32(), kToWholeBits)), top);
+  const VF code = hn::Sub(hn::BitCast(F32(), bits), unit);
+  sums.code = hn::Add(sums.code, code);
+  sums.squared = FusedMulAdd(code, code, sums.squared);
+  sums.product = FusedMulAdd(code, y, sums.product);
+  if (code_out == nullptr) return;
+  StoreLastBytes(hn::BitCast(U32(), bits), reinterpret_cast<std::int8_t*>(code_out));
+}
+
+// Assigns the nearest codes under a scale and a zero, writes them and returns their sums.
+HWY_INLINE CodeSums AssignNearest(const Block& block, VF scale, VF zero, VF mean,
+                                  hn::Vec<I32> top) {
   const F32 d;
   const VF reciprocal = ReciprocalOf(scale);
-  const VF last = SetAll(top);
-  const VF unit = SetAll(kToWhole);
   CodeSums sums = {hn::Zero(d), hn::Zero(d), hn::Zero(d)};
   for (int i = 0; i < block.count; ++i) {
-    const VF x = hn::LoadU(d, block.x + i * block.stride);
-    const VF exact = Quotient(hn::Sub(x, zero), scale, reciprocal);
-    const VF shifted = hn::Add(hn::Min(hn::Max(exact, hn::Zero(d)), last), unit);
-    const VF code = hn::Sub(shifted, unit);
-    sums.code = hn::Add(sums.code, code);
-    sums.squared = hn::Add(sums.squared, hn::Mul(code, code));
-    sums.covariance = hn::Add(sums.covariance, hn::Mul(code, hn::Sub(x, mean)));
-    if constexpr (store) {
-      StoreLastBytes(hn::BitCast(U32(), shifted),
-                     reinterpret_cast<std::int8_t*>(codes + i * block.stride));
-    }
+    const VF x = hn::Load(d, block.x + i * kLanes);
+    AddCode(Quotient(hn::Sub(x, zero), scale, reciprocal), hn::Sub(x, mean), top, sums,
+            block.codes + i * block.stride);
+  }
+  return sums;
+}
+
+// Assigns codes of a block less its mean, `zero` from it, to within rounding; writes them if
+// `store`.
+template <bool store>
+HWY_INLINE CodeSums AssignCentered(const Block& block, VF scale, VF zero, hn::Vec<I32> top) {
+  const F32 d;
+  const VF reciprocal = ReciprocalOf(scale);
+  const VF start = hn::Neg(hn::Mul(zero, reciprocal));
+  CodeSums sums = {hn::Zero(d), hn::Zero(d), hn::Zero(d)};
+  for (int i = 0; i < block.count; ++i) {
+    const VF y = hn::Load(d, block.x + i * kLanes);
+    AddCode(FusedMulAdd(y, reciprocal, start), y, top, sums,
+            store ? block.codes + i * block.stride : nullptr);
   }
   return sums;
 }
@@ -114,117 +156,123 @@ struct Affine {
   VF zero;
 };
 
+// Rounds to fp16, saturating.
+HWY_INLINE hn::Vec<U16> RoundToFP16(VF x) {
+#if HWY_TARGET == HWY_SCALAR
+  return hn::Set(U16(), ToFP16Saturated(hn::GetLane(x)));
+#else
+  const VF within = hn::Min(hn::Max(x, SetAll(-kLargestFP16)), SetAll(kLargestFP16));
+  return hn::BitCast(U16(), hn::DemoteTo(F16(), within));
+#endif
+}
+
 // Rounds scale and zero to fp16; a scale that vanishes is degenerate.
 HWY_INLINE Affine RoundParams(VF mean, VF scale, VF zero, AffineFP16* params) {
-  const F32 d;
-  HWY_ALIGN float means[kLanes];
-  HWY_ALIGN float scales[kLanes];
-  HWY_ALIGN float zeros[kLanes];
-  hn::Store(mean, d, means);
-  hn::Store(scale, d, scales);
-  hn::Store(zero, d, zeros);
-  for (int l = 0; l < kLanes; ++l) {
-    params[l].scale = ToFP16Saturated(scales[l]);
-    scales[l] = FromFP16(params[l].scale);
-    params[l].zero = ToFP16Saturated(scales[l] > 0 ? zeros[l] : means[l]);
-    zeros[l] = FromFP16(params[l].zero);
-  }
-  return {hn::Load(d, scales), hn::Load(d, zeros)};
+  const U32 u;
+  const hn::Vec<U32> scale_bits = hn::PromoteTo(u, RoundToFP16(scale));
+  const VF rounded = FloatFromFP16(scale_bits);
+  const auto fits = hn::Gt(rounded, hn::Zero(F32()));
+  const hn::Vec<U32> zero_bits = hn::PromoteTo(u, RoundToFP16(hn::IfThenElse(fits, zero, mean)));
+  hn::StoreU(hn::Or(scale_bits, hn::ShiftLeft<16>(zero_bits)), u,
+             reinterpret_cast<std::uint32_t*>(params));
+  return {rounded, FloatFromFP16(zero_bits)};
 }
 
 // Codes of lanes without scale become 0.
-HWY_INLINE void ClearDegenerate(const Block& block, VF scale, std::uint8_t* codes) {
+HWY_INLINE void ClearDegenerate(const Block& block, VF scale) {
   const F32 d;
   if (hn::AllFalse(d, hn::Eq(scale, hn::Zero(d)))) return;
   HWY_ALIGN float scales[kLanes];
   hn::Store(scale, d, scales);
   for (int l = 0; l < kLanes; ++l) {
     if (scales[l] != 0) continue;
-    for (int i = 0; i < block.count; ++i) codes[i * block.stride + l] = 0;
+    for (int i = 0; i < block.count; ++i) block.codes[i * block.stride + l] = 0;
   }
 }
 
-HWY_INLINE Affine FitMinMax(const Block& block, const Moments& m, float top, AffineFP16* params,
-                            std::uint8_t* codes) {
+struct Fitted {
+  Affine affine;
+  CodeSums sums;
+};
+
+HWY_INLINE Fitted FitMinMax(const Block& block, const Moments& m, float top, AffineFP16* params) {
+  const VF n = SetAll(static_cast<float>(block.count));
+  const VF mean = MeanOf(m, n);
   const VF exact = hn::Div(hn::Sub(m.high, m.low), SetAll(top));
-  Affine affine = RoundParams(m.mean, exact, m.low, params);
-  const CodeSums sums =
-      AssignCodes</*store=*/true>(block, affine.scale, affine.zero, m.mean, top, codes);
-  const VF variance = CodeVariance(sums, SetAll(static_cast<float>(block.count)));
-  const VF scale = hn::IfThenElseZero(hn::Gt(variance, hn::Zero(F32())), affine.scale);
-  affine = RoundParams(m.mean, scale, affine.zero, params);
-  ClearDegenerate(block, affine.scale, codes);
-  return affine;
+  Affine affine = RoundParams(mean, exact, m.low, params);
+  const CodeSums sums = AssignNearest(block, affine.scale, affine.zero, m.mean, BitsOf(top));
+  const VF scale = hn::IfThenElseZero(hn::Gt(CodeVariance(sums, n), hn::Zero(F32())), affine.scale);
+  affine = RoundParams(mean, scale, affine.zero, params);
+  return {affine, sums};
 }
 
-HWY_INLINE Affine FitVariance(const Block& block, const Moments& m, float top, AffineFP16* params,
-                              std::uint8_t* codes) {
+HWY_INLINE Fitted FitVariance(const Block& block, const Moments& m, float top, AffineFP16* params) {
   constexpr int kRefits = 2;  // by least squares, before the variance is matched
   const VF none = hn::Zero(F32());
   const VF n = SetAll(static_cast<float>(block.count));
+  const VF rest = hn::Div(m.sum, n);
   const VF half =
       hn::Mul(hn::Mul(hn::Sub(m.high, m.low), SetAll(0.5F)), SetAll(top == 3.0F ? 0.75F : 0.95F));
   VF scale =
       hn::IfThenElseZero(hn::Gt(m.variance, none), hn::Div(hn::Mul(SetAll(2), half), SetAll(top)));
-  VF zero = hn::Sub(hn::Mul(hn::Add(m.low, m.high), SetAll(0.5F)), half);
+  // From the mean, as first found.
+  VF zero = hn::Sub(hn::Sub(hn::Mul(hn::Add(m.low, m.high), SetAll(0.5F)), m.mean), half);
+  CodeSums sums;
   for (int step = 0; step <= kRefits; ++step) {
     const bool last = step == kRefits;
-    const CodeSums sums = last ? AssignCodes<true>(block, scale, zero, m.mean, top, codes)
-                               : AssignCodes<false>(block, scale, zero, m.mean, top, nullptr);
+    sums = last ? AssignCentered<true>(block, scale, zero, BitsOf(top))
+                : AssignCentered<false>(block, scale, zero, BitsOf(top));
     const VF code_variance = CodeVariance(sums, n);
-    const auto fits = hn::And(hn::Gt(code_variance, none), hn::Gt(sums.covariance, none));
+    const VF covariance = FusedNegMulAdd(rest, sums.code, sums.product);
+    const auto fits = hn::And(hn::Gt(code_variance, none), hn::Gt(covariance, none));
     const VF divisor = hn::IfThenElse(fits, code_variance, SetAll(1));
     const VF refit = last ? hn::Sqrt(hn::Div(hn::Mul(n, m.variance), divisor))
-                          : hn::Div(hn::Mul(n, sums.covariance), divisor);
+                          : hn::Div(hn::Mul(n, covariance), divisor);
     scale = hn::IfThenElseZero(fits, refit);
-    zero = hn::Sub(m.mean, hn::Mul(scale, hn::Div(sums.code, n)));
+    zero = hn::Sub(rest, hn::Mul(scale, hn::Div(sums.code, n)));
   }
-  const Affine affine = RoundParams(m.mean, scale, zero, params);
-  ClearDegenerate(block, affine.scale, codes);
-  return affine;
+  return {RoundParams(MeanOf(m, n), scale, hn::Add(m.mean, zero), params), sums};
 }
 
-// Decodes what `store` asks for, and adds to `sums`.
-template <bool store>
-HWY_INLINE void Decode(const Block& block, const Affine& affine, const std::uint8_t* codes,
-                       float* decoded, FitSums& sums) {
-  const F32 d;
-  const hn::Rebind<std::uint8_t, F32> bytes;
-  VF squares = hn::Zero(d);
-  VF errors = hn::Zero(d);
-  for (int i = 0; i < block.count; ++i) {
-    const VF x = hn::LoadU(d, block.x + i * block.stride);
-    const auto whole = hn::PromoteTo(I32(), hn::LoadU(bytes, codes + i * block.stride));
-    const VF near = hn::Add(hn::Mul(affine.scale, hn::ConvertTo(d, whole)), affine.zero);
-    if constexpr (store) hn::StoreU(near, d, decoded + i * block.stride);
-    const VF error = hn::Sub(x, near);
-    squares = FusedMulAdd(x, x, squares);
-    errors = FusedMulAdd(error, error, errors);
-  }
+// Adds the squares of x, and of x less what the codes decode to, from sums about the mean.
+HWY_INLINE void AddSquares(const Moments& m, const Fitted& fitted, VF n, FitSums& sums) {
+  const VF two = SetAll(2);
+  const auto& [affine, codes] = fitted;
+  const VF zero = hn::Sub(affine.zero, m.mean);
+  // The sum of (scale * code + zero - y)^2.
+  const VF code_part =
+      hn::Mul(affine.scale, hn::Add(hn::Mul(affine.scale, codes.squared),
+                                    hn::Mul(two, FusedMulSub(zero, codes.code, codes.product))));
+  const VF zero_part = hn::Mul(zero, FusedNegMulAdd(two, m.sum, hn::Mul(n, zero)));
+  const VF errors = hn::Max(hn::Add(hn::Add(m.squares, zero_part), code_part), hn::Zero(F32()));
+  const VF about_zero = hn::Mul(m.mean, FusedMulAdd(two, m.sum, hn::Mul(n, m.mean)));
   HWY_ALIGN float lanes[2][kLanes];
-  hn::Store(squares, d, lanes[0]);
-  hn::Store(errors, d, lanes[1]);
+  hn::Store(hn::Add(m.squares, about_zero), F32(), lanes[0]);
+  hn::Store(errors, F32(), lanes[1]);
   for (int l = 0; l < kLanes; ++l) {
     sums.squares += lanes[0][l];
     sums.errors += lanes[1][l];
   }
 }
 
-FitSums FitGroupsOfTarget(const float* x, int count, int lanes, int bits, Fit fit,
-                          AffineFP16* params, std::uint8_t* codes, float* decoded) {
+FitSums FitGroupsOfTarget(const float* x, float factor, int count, int lanes, int bits, Fit fit,
+                          AffineFP16* params, std::uint8_t* codes) {
+  HWY_ALIGN float numbers[kMaxGroup * kLanes];
   FitSums sums;
   const auto top = static_cast<float>((1 << bits) - 1);
   for (int lane = 0; lane < lanes; lane += kLanes) {
-    const Block block = {x + lane, count, lanes};
-    const Moments moments = MomentsOf(block);
-    const Affine affine = fit == Fit::kMinMax
-                              ? FitMinMax(block, moments, top, params + lane, codes + lane)
-                              : FitVariance(block, moments, top, params + lane, codes + lane);
-    if (decoded == nullptr) {
-      Decode</*store=*/false>(block, affine, codes + lane, nullptr, sums);
+    const Block block = {numbers, count, codes + lane, lanes};
+    Moments moments;
+    Fitted fitted;
+    if (fit == Fit::kMinMax) {
+      moments = MomentsOf</*centered=*/false>(x + lane, lanes, factor, count, numbers);
+      fitted = FitMinMax(block, moments, top, params + lane);
     } else {
-      Decode</*store=*/true>(block, affine, codes + lane, decoded + lane, sums);
+      moments = MomentsOf</*centered=*/true>(x + lane, lanes, factor, count, numbers);
+      fitted = FitVariance(block, moments, top, params + lane);
     }
+    ClearDegenerate(block, fitted.affine.scale);
+    AddSquares(moments, fitted, SetAll(static_cast<float>(count)), sums);
   }
   return sums;
 }
@@ -237,10 +285,9 @@ namespace oscarkv::cpu {
 
 HWY_EXPORT(FitGroupsOfTarget);
 
-FitSums FitGroups(const float* x, int count, int lanes, int bits, Fit fit, AffineFP16* params,
-                  std::uint8_t* codes, float* decoded) {
-  return HWY_DYNAMIC_DISPATCH(FitGroupsOfTarget)(x, count, lanes, bits, fit, params, codes,
-                                                 decoded);
+FitSums FitGroups(const float* x, float factor, int count, int lanes, int bits, Fit fit,
+                  AffineFP16* params, std::uint8_t* codes) {
+  return HWY_DYNAMIC_DISPATCH(FitGroupsOfTarget)(x, factor, count, lanes, bits, fit, params, codes);
 }
 
 }  // namespace oscarkv::cpu

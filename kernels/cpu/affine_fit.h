@@ -10,7 +10,8 @@
 // A group without variance in its values or in its codes, at any step, or whose scale is zero in
 // fp16, ends with scale 0, zero = mean and codes 0.
 //
-// A code is (x - zero) / scale, rounded to nearest even, clamped.
+// A code is (x - zero) / scale, rounded to nearest even, clamped; kVariance takes the quotient to
+// within a few units in the last place.
 #pragma once
 
 #include <cstdint>
@@ -20,18 +21,21 @@
 
 namespace oscarkv::cpu {
 
-// Sums over what was fitted, of which the root of a quotient is the relative error.
+inline constexpr int kMaxGroup = 256;
+
+// Sums over what was fitted, of which the root of a quotient is the relative error: each to within
+// about 1e-6 of `squares`.
 struct FitSums {
   double squares = 0;  // of x
   double errors = 0;   // of x less what its code decodes to, squared
 };
 
-// Fits each column of x[count][lanes] as one group: params[lanes], codes[count][lanes], and what
-// they decode to, decoded[count][lanes], unless that is null.
+// Fits each column of x[count][lanes] * factor as one group: params[lanes], codes[count][lanes].
 // Keys: rows are tokens, columns channels. Values: rows are channels, columns tokens.
-// Fixed order of operations, fp32; the same bits on every instruction set. REQUIRES: bits is 2 or
-// 4; 1 <= count <= 256; lanes is a multiple of kTileSide; |x| < 2^16, see ScaleExponent.
-FitSums FitGroups(const float* x, int count, int lanes, int bits, Fit fit, AffineFP16* params,
-                  std::uint8_t* codes, float* decoded);
+// Fixed order of operations, fp32; the same bits on every instruction set. REQUIRES: factor is a
+// power of two; bits is 2 or 4; 1 <= count <= kMaxGroup; lanes is a multiple of kTileSide;
+// |x * factor| < 2^16, see ScaleExponent; count * |x| is finite.
+FitSums FitGroups(const float* x, float factor, int count, int lanes, int bits, Fit fit,
+                  AffineFP16* params, std::uint8_t* codes);
 
 }  // namespace oscarkv::cpu

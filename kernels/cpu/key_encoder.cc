@@ -5,8 +5,9 @@
 #include <cstddef>
 #include <utility>
 
+#include "kernels/api/dtype.h"
 #include "kernels/cpu/affine_fit.h"
-#include "kernels/cpu/encode_steps.h"
+#include "kernels/cpu/key_errors.h"
 #include "kernels/cpu/rotate.h"
 #include "kernels/cpu/seal_choice.h"
 
@@ -30,67 +31,78 @@ CodedKeys KeyEncoder::Encode(HeadPlan plan) {
   CodedKeys keys;
   keys.plan = plan;
   keys.exponent = scaled.exponent;
+  keys.group = group;
   keys.params = Scratch<AffineFP16>(static_cast<std::size_t>(kPageTokens / group) * dim);
   keys.codes = Scratch<std::uint8_t>(scaled.x.size());
-  keys.decoded = Scratch<float>(scaled.x.size());
   for (int begin = 0; begin < kPageTokens; begin += group) {
     const std::size_t row = static_cast<std::size_t>(begin) * dim;
     AffineFP16* const params = &keys.params[static_cast<std::size_t>(begin / group) * dim];
-    FitGroups(&scaled.x[row], group, dim, spec_.codec.key_bits, plan.fit, params, &keys.codes[row],
-              &keys.decoded[row]);
+    FitGroups(&scaled.x[row], scaled.factor, group, dim, spec_.codec.key_bits, plan.fit, params,
+              &keys.codes[row]);
   }
-  RestoreKeys(plan.rotation == Rotation::kHadamard, std::ldexp(1.0F, keys.exponent), norms_,
-              kPageTokens, dim, keys.decoded.data());
-  if (spec_.has_residual() && tokens_.direction != nullptr) EncodeResidual(keys);
+  Finish(scaled, keys);
   return keys;
 }
 
 CodedKeys KeyEncoder::EncodeBest(int head) {
   if (spec_.codec.plan == PlanMode::kGiven) return Encode(spec_.given_plan[head]);
   if (tokens_.num_queries == 0) return Encode(kCandidates[0]);
-  AttentionChange change(tokens_.keys, kPageTokens, tokens_.context_keys, tokens_.context,
-                         tokens_.queries, tokens_.num_queries, spec_.key_dim, spec_.scale);
-  CodedKeys best = Encode(kCandidates[0]);
-  double least = change.Of(best.decoded.data());
-  for (const HeadPlan plan : {kCandidates[1], kCandidates[2], kCandidates[3]}) {
+  AttentionChange change(spec_, tokens_, norms_);
+  std::optional<CodedKeys> best;
+  double least = 0;
+  for (const HeadPlan plan : kCandidates) {
     CodedKeys candidate = Encode(plan);
-    const double changed = change.Of(candidate.decoded.data());
-    if (changed >= least) continue;
+    const double changed = change.Of(candidate);
+    if (best && changed >= least) continue;
     least = changed;
     best = std::move(candidate);
   }
-  return best;
+  return *std::move(best);
 }
 
 const Scaled& KeyEncoder::ScaledKeys(Rotation rotation) {
-  if (!plain_) {
-    plain_.emplace();
-    plain_->x = Scratch<float>(static_cast<std::size_t>(kPageTokens) * spec_.key_dim);
-    DivideByNorms(tokens_.keys, norms_, kPageTokens, spec_.key_dim, plain_->x.data());
-    Rescale(plain_->x.data(), plain_->x.size(), plain_->exponent);
-  }
-  if (rotation == Rotation::kNone) return *plain_;
-  if (!rotated_) {
-    // Scaled before, too, so that the sums of the rotation do not overflow; powers of two change
-    // no other rounding.
-    rotated_.emplace();
-    rotated_->x = Scratch<float>(plain_->x.size());
-    rotated_->exponent = plain_->exponent;
-    std::copy(plain_->x.begin(), plain_->x.end(), rotated_->x.begin());
-    RotateRows(rotated_->x.data(), kPageTokens, spec_.key_dim);
-    Rescale(rotated_->x.data(), rotated_->x.size(), rotated_->exponent);
-  }
-  return *rotated_;
+  const bool rotated = rotation == Rotation::kHadamard;
+  std::optional<Scaled>& scaled = rotated ? rotated_ : plain_;
+  if (!scaled) scaled = ScaleRows(tokens_.keys, norms_, rotated, &tokens_.values);
+  return *scaled;
 }
 
-void KeyEncoder::EncodeResidual(CodedKeys& keys) const {
-  double errors[kPageTokens];
-  ProjectErrors(tokens_.keys, keys.decoded.data(), tokens_.direction, kPageTokens, spec_.key_dim,
-                errors);
-  keys.residuals = Scratch<std::int8_t>(kPageTokens);
-  keys.residual_scale = EncodeResiduals(errors, kPageTokens, keys.residuals.data());
-  AddResiduals(keys.residuals.data(), keys.residual_scale.Step(), tokens_.direction, kPageTokens,
-               spec_.key_dim, keys.decoded.data());
+// Measures what the codes leave of the keys, and keeps it along the direction.
+void KeyEncoder::Finish(const Scaled& scaled, CodedKeys& keys) const {
+  const bool keeps = spec_.has_residual() && tokens_.direction != nullptr;
+  Scratch<float> direction;
+  double direction_squares = 0;
+  if (keeps) {
+    direction = Scratch<float>(static_cast<std::size_t>(spec_.key_dim));
+    std::copy_n(tokens_.direction, spec_.key_dim, direction.data());
+    if (keys.plan.rotation == Rotation::kHadamard) RotateRows(direction.data(), 1, spec_.key_dim);
+    for (const float x : direction) direction_squares += static_cast<double>(x) * x;
+  }
+  TokenErrors errors;
+  MeasureErrors(scaled.x.data(), scaled.factor, keys.Codes(), keeps ? direction.data() : nullptr,
+                &errors);
+  double sizes[kPageTokens];  // of keys over what was fitted
+  const double power = std::ldexp(1.0, keys.exponent);
+  for (int t = 0; t < kPageTokens; ++t) {
+    sizes[t] = norms_ == nullptr ? power : power * FromBF16(norms_[t]);
+  }
+  double along[kPageTokens] = {};
+  if (keeps) {
+    for (int t = 0; t < kPageTokens; ++t) along[t] = sizes[t] * errors.along[t];
+    keys.residuals = Scratch<std::int8_t>(kPageTokens);
+    keys.residual_scale = EncodeResiduals(along, kPageTokens, keys.residuals.data());
+  }
+  double error_squares = 0;
+  double squares = 0;
+  for (int t = 0; t < kPageTokens; ++t) {
+    const double square = sizes[t] * sizes[t];
+    const double kept =
+        keeps ? static_cast<double>(keys.residual_scale.Step()) * keys.residuals[t] : 0;
+    const double gained = kept * (2 * along[t] - kept * direction_squares);
+    error_squares += std::max(0.0, square * errors.errors[t] - gained);
+    squares += square * errors.squares[t];
+  }
+  keys.error = squares > 0 ? static_cast<float>(std::sqrt(error_squares / squares)) : 0.0F;
 }
 
 }  // namespace oscarkv::cpu

@@ -7,6 +7,8 @@
 #include "kernels/api/layer_spec.h"
 #include "kernels/api/page_layout.h"
 #include "kernels/codec/residual.h"
+#include "kernels/cpu/code_logits.h"
+#include "kernels/cpu/encode_steps.h"
 #include "kernels/cpu/page_encoder.h"
 #include "kernels/cpu/scratch.h"
 
@@ -16,17 +18,19 @@ namespace oscarkv::cpu {
 struct CodedKeys {
   HeadPlan plan;
   int exponent = 0;
+  int group = kPageTokens;      // tokens that share params
   Scratch<AffineFP16> params;   // [key_groups][key_dim]
   Scratch<std::uint8_t> codes;  // [kPageTokens][key_dim]
   ResidualScale residual_scale;
   Scratch<std::int8_t> residuals;  // [kPageTokens], or empty if none are kept
-  Scratch<float> decoded;          // [kPageTokens][key_dim], residual included
-};
+  float error = 0;  // |k - k^| / |k| over all keys, residual included; 0 if k is zero
 
-// Numbers that stand for x * 2^exponent, of a magnitude that fits can take (Rescale).
-struct Scaled {
-  Scratch<float> x;
-  int exponent = 0;
+  KeyCodes Codes() const {
+    return {.dim = static_cast<int>(codes.size()) / kPageTokens,
+            .group = group,
+            .params = params.data(),
+            .codes = codes.data()};
+  }
 };
 
 // Thread-compatible. The arguments must outlive it. Invariant: plain_ and rotated_, once set, are
@@ -45,7 +49,7 @@ class KeyEncoder {
 
  private:
   const Scaled& ScaledKeys(Rotation rotation);
-  void EncodeResidual(CodedKeys& keys) const;
+  void Finish(const Scaled& scaled, CodedKeys& keys) const;
 
   const LayerSpec& spec_;
   const HeadTokens& tokens_;

@@ -4,9 +4,7 @@
 #include <cmath>
 #include <cstring>
 
-#include "kernels/api/dtype.h"
 #include "kernels/api/page_layout.h"
-#include "kernels/codec/tile.h"
 #include "kernels/codec/token_norm.h"
 #include "kernels/cpu/affine_fit.h"
 #include "kernels/cpu/encode_steps.h"
@@ -16,13 +14,19 @@
 namespace oscarkv::cpu {
 namespace {
 
+// A side that is not coded: as it was sent.
+void CopyRows(const TokenRows& rows, std::byte* out) {
+  const std::size_t bytes = sizeof(std::uint16_t) * kWindowBlockTokens * rows.dim;
+  for (int t = 0; t < kPageTokens; t += kWindowBlockTokens, out += bytes) {
+    std::memcpy(out, rows.Row(t), bytes);
+  }
+}
+
 void EncodeKeys(const LayerSpec& spec, int head, const HeadTokens& tokens,
                 const std::uint16_t* norms, const PageLayout& layout, PageHeadHeader& header,
                 std::byte* region, SealedHead& sealed) {
-  const std::ptrdiff_t count = static_cast<std::ptrdiff_t>(kPageTokens) * spec.key_dim;
   if (!spec.keys_are_coded()) {
-    ToStorage(DType::kFP32, tokens.keys, count, spec.storage,
-              reinterpret_cast<std::uint16_t*>(region + layout.key_codes));
+    CopyRows(tokens.keys, region + layout.key_codes);
     sealed.rotation = Rotation::kNone;
     return;
   }
@@ -41,33 +45,21 @@ void EncodeKeys(const LayerSpec& spec, int head, const HeadTokens& tokens,
   }
   sealed.rotation = keys.plan.rotation;
   sealed.fit = keys.plan.fit;
-  sealed.key_error = RelativeError(tokens.keys, keys.decoded.data(), count);
-}
-
-// Values over powers of two, rotated if the spec says so, transposed: [value_dim][kPageTokens].
-Scaled ScaledValues(const LayerSpec& spec, const float* values) {
-  Scaled scaled;
-  scaled.x = Scratch<float>(static_cast<std::size_t>(kPageTokens) * spec.value_dim);
-  TransposeRows(values, kPageTokens, spec.value_dim, scaled.x.data());
-  Rescale(scaled.x.data(), scaled.x.size(), scaled.exponent);
-  if (spec.codec.value_rotation == Rotation::kHadamard) {
-    RotateColumns(scaled.x.data(), spec.value_dim, kPageTokens);
-    Rescale(scaled.x.data(), scaled.x.size(), scaled.exponent);
-  }
-  return scaled;
+  sealed.key_error = keys.error;
 }
 
 void EncodeValues(const LayerSpec& spec, const HeadTokens& tokens, const PageLayout& layout,
                   PageHeadHeader& header, std::byte* region, SealedHead& sealed) {
   const int dim = spec.value_dim;
-  const std::ptrdiff_t count = static_cast<std::ptrdiff_t>(kPageTokens) * dim;
   if (!spec.values_are_coded()) {
-    ToStorage(DType::kFP32, tokens.values, count, spec.storage,
-              reinterpret_cast<std::uint16_t*>(region + layout.value_codes));
+    CopyRows(tokens.values, region + layout.value_codes);
     return;
   }
-  const Scaled scaled = ScaledValues(spec, tokens.values);
-  Scratch<std::uint8_t> codes(count);
+  const Scaled scaled =
+      ScaleRows(tokens.values, nullptr, spec.codec.value_rotation == Rotation::kHadamard);
+  Scratch<float> x(scaled.x.size());  // [dim][kPageTokens]
+  TransposeRows(scaled.x.data(), kPageTokens, dim, x.data());
+  Scratch<std::uint8_t> codes(x.size());
   FitSums sums;
   auto* const params = reinterpret_cast<AffineFP16*>(region + layout.value_params);
   const int group = spec.value_group_channels();
@@ -76,8 +68,8 @@ void EncodeValues(const LayerSpec& spec, const HeadTokens& tokens, const PageLay
     const int channels = std::min(group, dim - begin);
     AffineFP16* const of_group = params + begin / group * kPageTokens;
     const FitSums of_channels =
-        FitGroups(&scaled.x[row], channels, kPageTokens, spec.codec.value_bits,
-                  spec.codec.value_fit, of_group, &codes[row], /*decoded=*/nullptr);
+        FitGroups(&x[row], scaled.factor, channels, kPageTokens, spec.codec.value_bits,
+                  spec.codec.value_fit, of_group, &codes[row]);
     sums.squares += of_channels.squares;
     sums.errors += of_channels.errors;
   }

@@ -16,14 +16,16 @@
 
 #include "kernels/api/backend.h"
 #include "kernels/api/layer_spec.h"
+#include "kernels/cpu/encode_steps.h"
 
 namespace oscarkv::cpu {
 
-// One kv head of a page to be sealed. All numbers are values of the storage dtype, as fp32.
+// One kv head of a page to be sealed. Queries and direction are values of the storage dtype, as
+// fp32.
 struct HeadTokens {
-  const float* keys = nullptr;          // [kPageTokens][key_dim]
-  const float* values = nullptr;        // [kPageTokens][value_dim]
-  const float* context_keys = nullptr;  // [context][key_dim], the tokens after the page
+  TokenRows keys;          // [kPageTokens][key_dim]
+  TokenRows values;        // [kPageTokens][value_dim]
+  TokenRows context_keys;  // [context][key_dim], the tokens after the page
   int context = 0;
   // The sampled rows of the query heads of this kv head, in any fixed order; read under kAuto only.
   const float* queries = nullptr;    // [num_queries][key_dim]

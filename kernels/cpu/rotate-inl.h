@@ -1,5 +1,6 @@
 // Rotation by Hadamard matrices (kernels/codec/hadamard.h), for code that is compiled once per
-// instruction set. Vectors hold one channel of several tokens or queries, so nothing is shuffled.
+// instruction set: of columns, where vectors hold one channel of several tokens, and of rows, where
+// they hold several channels of one token or query.
 
 // Included once per instruction set.
 #if defined(OSCARKV_KERNELS_CPU_ROTATE_INL_H_) == defined(HWY_TARGET_TOGGLE)
@@ -10,6 +11,7 @@
 #endif
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstddef>
 #include <cstring>
@@ -22,17 +24,23 @@
 HWY_BEFORE_NAMESPACE();
 namespace oscarkv::cpu::HWY_NAMESPACE {
 
-// Butterflies with the strides `stride`, 2 * stride, ... below radix * stride, on x[dim][kGroup];
-// then multiplied by `factor`, if that is not 1.
-template <int radix>
-HWY_INLINE void Butterflies(float* x, int dim, int stride, float factor) {
+// Leaves numbers as they are.
+struct AsTheyAre {
+  HWY_INLINE VF operator()(VF x) const { return x; }
+};
+
+// Butterflies with the strides `stride`, 2 * stride, ... below radix * stride, on what `first`
+// makes of x[rows][width]; then multiplied by `factor`, if that is not 1. REQUIRES: width is a
+// multiple of kLanes.
+template <int radix, int width, class First>
+HWY_INLINE void Butterflies(float* x, int rows, int stride, float factor, const First& first) {
   const F32 d;
-  const std::ptrdiff_t row = static_cast<std::ptrdiff_t>(stride) * kGroup;
-  for (int begin = 0; begin < dim; begin += radix * stride) {
-    float* const block = x + static_cast<std::ptrdiff_t>(begin) * kGroup;
+  const std::ptrdiff_t row = static_cast<std::ptrdiff_t>(stride) * width;
+  for (int begin = 0; begin < rows; begin += radix * stride) {
+    float* const block = x + static_cast<std::ptrdiff_t>(begin) * width;
     for (std::ptrdiff_t at = 0; at < row; at += kLanes) {
       VF v[radix];
-      for (int i = 0; i < radix; ++i) v[i] = hn::Load(d, block + i * row + at);
+      for (int i = 0; i < radix; ++i) v[i] = first(hn::LoadU(d, block + i * row + at));
       for (int step = 1; step < radix; step *= 2) {
         for (int i = 0; i < radix; ++i) {
           if ((i & step) != 0) continue;
@@ -44,29 +52,58 @@ HWY_INLINE void Butterflies(float* x, int dim, int stride, float factor) {
       if (factor != 1) {
         for (VF& value : v) value = hn::Mul(value, hn::Set(d, factor));
       }
-      for (int i = 0; i < radix; ++i) hn::Store(v[i], d, block + i * row + at);
+      for (int i = 0; i < radix; ++i) hn::StoreU(v[i], d, block + i * row + at);
     }
   }
 }
 
-// x (H_1 (x) H_run) on x[dim][kGroup]. REQUIRES: run is a power of two.
-HWY_INLINE void MultiplySylvester(float* x, int dim, int run, float factor) {
-  int stride = 1;
-  while (stride < run) {
+// x (I (x) H_run) on what `first` makes of x[rows][width]. REQUIRES: run is a power of two > 1.
+template <int width, class First = AsTheyAre>
+HWY_INLINE void MultiplySylvester(float* x, int rows, int run, float factor, First first = {}) {
+  const auto step = [&](int stride, const auto& before) HWY_ATTR {
     const int left = run / stride;
     const float last = left <= 8 ? factor : 1.0F;
     if (left >= 8) {
-      Butterflies<8>(x, dim, stride, last);
-      stride *= 8;
-    } else if (left == 4) {
-      Butterflies<4>(x, dim, stride, last);
-      stride *= 4;
+      Butterflies<8, width>(x, rows, stride, last, before);
+      return 8 * stride;
+    }
+    if (left == 4) {
+      Butterflies<4, width>(x, rows, stride, last, before);
     } else {
-      Butterflies<2>(x, dim, stride, last);
-      stride *= 2;
+      Butterflies<2, width>(x, rows, stride, last, before);
+    }
+    return run;
+  };
+  for (int stride = step(1, first); stride < run;) stride = step(stride, AsTheyAre());
+}
+
+// Butterflies between the lanes of a vector, with the strides 1, 2, ... kLanes / 2: 1 and -1
+// multiply exactly, so that each is one addition.
+class LaneButterflies {
+ public:
+  HWY_INLINE LaneButterflies() {
+    const auto lane = hn::Iota(I32(), 0);
+    for (int i = 0; i < kStrides; ++i) {
+      const auto second = hn::Ne(hn::And(lane, hn::Set(I32(), 1 << i)), hn::Zero(I32()));
+      sign_[i] =
+          hn::IfThenElse(hn::RebindMask(F32(), second), hn::Set(F32(), -1), hn::Set(F32(), 1));
     }
   }
-}
+
+  HWY_INLINE VF operator()(VF x) const {
+#if HWY_TARGET != HWY_SCALAR
+    x = FusedMulAdd(x, sign_[0], hn::Shuffle2301(x));
+    x = FusedMulAdd(x, sign_[1], hn::Shuffle1032(x));
+    if constexpr (kLanes > 4) x = FusedMulAdd(x, sign_[2], hn::SwapAdjacentBlocks(x));
+    if constexpr (kLanes > 8) x = FusedMulAdd(x, sign_[3], hn::ConcatLowerUpper(F32(), x, x));
+#endif
+    return x;
+  }
+
+ private:
+  static constexpr int kStrides = std::bit_width(static_cast<unsigned>(kLanes)) - 1;
+  VF sign_[kStrides > 0 ? kStrides : 1];
+};
 
 // x (H_m (x) I) on x[dim][kGroup], or with H_m transposed; then times `factor`.
 inline void MultiplyBase(const HadamardBase& base, bool transposed, float* x, int run,
@@ -108,13 +145,25 @@ inline void RotateGroup(float* x, int dim, bool back) {
   const HadamardBase& base = HadamardBaseOf(dim);
   const int run = dim / base.order;
   const float factor = 1.0F / std::sqrt(static_cast<float>(dim));
-  if (base.order == 1) return MultiplySylvester(x, dim, run, factor);
-  MultiplySylvester(x, dim, run, 1);
+  if (base.order == 1) return MultiplySylvester<kGroup>(x, dim, run, factor);
+  MultiplySylvester<kGroup>(x, dim, run, 1);
   MultiplyBase(base, back, x, run, factor);
+}
+
+// Each row of x[rows][dim] times H, which is its own transpose, in place. REQUIRES: dim is a power
+// of two.
+inline void RotateSylvesterRows(float* x, int rows, int dim) {
+  const float factor = 1.0F / std::sqrt(static_cast<float>(dim));
+  const LaneButterflies in_vectors;
+  const int vectors = dim / kLanes;
+  for (int row = 0; row < rows; ++row, x += dim) {
+    MultiplySylvester<kLanes>(x, vectors, vectors, factor, in_vectors);
+  }
 }
 
 // Each row of x[rows][dim] times H, or times its transpose, in place.
 inline void RotateRowsOf(float* x, int rows, int dim, bool back) {
+  if (HadamardBaseOf(dim).order == 1) return RotateSylvesterRows(x, rows, dim);
   HWY_ALIGN float group[kMaxHeadDim * kGroup];
   for (int row = 0; row < rows; row += kGroup) {
     const int count = std::min(kGroup, rows - row);

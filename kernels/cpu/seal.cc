@@ -57,23 +57,17 @@ KernelStatus Resolve(const BlockMemory& memory, SealItem& item, Sealing* sealing
   return FindBlock(memory, item.page, PageLayout(spec).bytes, "page", &sealing->page);
 }
 
-// Keys or values of tokens [first, first + count) of the run of blocks, of one kv head, as fp32.
-Scratch<float> Gather(const Sealing& sealing, int head, bool values, int first, int count) {
-  const LayerSpec& spec = *sealing.item->spec;
-  const TokenBlockLayout layout(spec, kWindowBlockTokens);
-  const int dim = values ? spec.value_dim : spec.key_dim;
-  Scratch<float> out(static_cast<std::size_t>(count) * dim);
-  for (int done = 0; done < count;) {
-    const int token = first + done;
-    const int slot = token % kWindowBlockTokens;
-    const int tokens = std::min(count - done, kWindowBlockTokens - slot);
-    const std::byte* rows = sealing.blocks[token / kWindowBlockTokens] + layout.head_bytes * head +
-                            (values ? layout.value_offset : 0) + std::int64_t{2} * slot * dim;
-    Widen(spec.storage, rows, static_cast<std::size_t>(tokens) * dim,
-          out.data() + static_cast<std::size_t>(done) * dim);
-    done += tokens;
-  }
-  return out;
+// Where the rows of one kv head are in each block.
+Scratch<const void*> BlocksOf(const Sealing& sealing, int head, bool values) {
+  const TokenBlockLayout layout(*sealing.item->spec, kWindowBlockTokens);
+  const std::int64_t offset = layout.head_bytes * head + (values ? layout.value_offset : 0);
+  Scratch<const void*> blocks(sealing.blocks.size());
+  for (std::size_t i = 0; i < blocks.size(); ++i) blocks[i] = sealing.blocks[i] + offset;
+  return blocks;
+}
+
+TokenRows KeyRows(const LayerSpec& spec, const void* const* blocks) {
+  return {.storage = spec.storage, .dim = spec.key_dim, .blocks = blocks};
 }
 
 // The sampled rows of the query heads of one kv head: [num_queries * heads][key_dim].
@@ -91,25 +85,24 @@ Scratch<float> GatherQueries(const SealItem& item, int head) {
 }
 
 void SumHead(Sealing& sealing, int head) {
-  const Scratch<float> keys = Gather(sealing, head, /*values=*/false, 0, kPageTokens);
-  SumSquares(keys.data(), kPageTokens, sealing.item->spec->key_dim,
+  const Scratch<const void*> blocks = BlocksOf(sealing, head, /*values=*/false);
+  SumSquares(KeyRows(*sealing.item->spec, blocks.data()), kPageTokens,
              sealing.square_sums.data() + static_cast<std::int64_t>(head) * kPageTokens);
 }
 
 void SealHead(Sealing& sealing, int head) {
   const SealItem& item = *sealing.item;
   const LayerSpec& spec = *item.spec;
-  const Scratch<float> keys = Gather(sealing, head, /*values=*/false, 0, kPageTokens);
-  const Scratch<float> values = Gather(sealing, head, /*values=*/true, 0, kPageTokens);
+  const Scratch<const void*> keys = BlocksOf(sealing, head, /*values=*/false);
+  const Scratch<const void*> values = BlocksOf(sealing, head, /*values=*/true);
   HeadTokens tokens;
-  tokens.keys = keys.data();
-  tokens.values = values.data();
-  Scratch<float> context;
+  tokens.keys = KeyRows(spec, keys.data());
+  tokens.values = {.storage = spec.storage, .dim = spec.value_dim, .blocks = values.data()};
   Scratch<float> queries;
   if (spec.codec.plan == PlanMode::kAuto && spec.keys_are_coded()) {
-    context = Gather(sealing, head, /*values=*/false, kPageTokens, item.context);
     queries = GatherQueries(item, head);
-    tokens.context_keys = context.data();
+    static_assert(kPageTokens % kWindowBlockTokens == 0);
+    tokens.context_keys = KeyRows(spec, keys.data() + kPageTokens / kWindowBlockTokens);
     tokens.context = item.context;
     tokens.queries = queries.data();
     tokens.num_queries = item.num_queries * spec.queries_per_kv_head();
@@ -120,22 +113,17 @@ void SealHead(Sealing& sealing, int head) {
   item.heads[head] = EncodeHead(spec, head, tokens, sealing.page);
 }
 
-}  // namespace
-
-KernelStatus Seal(const BlockMemory& memory, Executor& executor, std::span<SealItem> items) {
-  std::vector<Sealing> sealings(items.size());
+// All heads of some pages: norms, which need the keys of all of a page's heads, then the rest.
+void SealPages(Executor& executor, std::span<Sealing> sealings) {
   std::vector<Piece> normed;
   std::vector<Piece> heads;
-  for (std::size_t i = 0; i < items.size(); ++i) {
-    Sealing& sealing = sealings[i];
-    KernelStatus status = Resolve(memory, items[i], &sealing);
-    if (!status.ok()) return status;
-    const int kv_heads = items[i].spec->kv_heads;
-    if (items[i].head_begin == 0 && HasNorms(*items[i].spec)) {
-      for (int head = 0; head < kv_heads; ++head) normed.push_back({&sealing, head});
-      sealing.square_sums.resize(static_cast<std::size_t>(kv_heads) * kPageTokens);
+  for (Sealing& sealing : sealings) {
+    const SealItem& item = *sealing.item;
+    if (item.head_begin == 0 && HasNorms(*item.spec)) {
+      for (int head = 0; head < item.spec->kv_heads; ++head) normed.push_back({&sealing, head});
+      sealing.square_sums.resize(static_cast<std::size_t>(item.spec->kv_heads) * kPageTokens);
     }
-    for (int head = items[i].head_begin; head < sealing.head_end; ++head) {
+    for (int head = item.head_begin; head < sealing.head_end; ++head) {
       heads.push_back({&sealing, head});
     }
   }
@@ -152,6 +140,27 @@ KernelStatus Seal(const BlockMemory& memory, Executor& executor, std::span<SealI
   }
   executor.ParallelFor(std::ssize(heads),
                        [&](std::int64_t i) { SealHead(*heads[i].sealing, heads[i].head); });
+}
+
+}  // namespace
+
+KernelStatus Seal(const BlockMemory& memory, Executor& executor, std::span<SealItem> items) {
+  std::vector<Sealing> sealings(items.size());
+  for (std::size_t i = 0; i < items.size(); ++i) {
+    KernelStatus status = Resolve(memory, items[i], &sealings[i]);
+    if (!status.ok()) return status;
+  }
+  // Some pages at a time, so that keys are still in the cache when they are read again.
+  const int heads_at_once = 4 * executor.threads();
+  const std::span<Sealing> all = sealings;
+  for (std::size_t begin = 0; begin < all.size();) {
+    std::size_t end = begin;
+    for (int heads = 0; end < all.size() && heads < heads_at_once; ++end) {
+      heads += all[end].head_end - all[end].item->head_begin;
+    }
+    SealPages(executor, all.subspan(begin, end - begin));
+    begin = end;
+  }
   return KernelStatus::Ok();
 }
 

@@ -6,12 +6,29 @@
 #include <cstdint>
 #include <limits>
 
+#include "kernels/api/dtype.h"
+#include "kernels/cpu/encode_steps.h"
+#include "kernels/cpu/rotate.h"
+
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/seal_choice.cc"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 #include "hwy/highway.h"
 #include "kernels/cpu/simd-inl.h"
 #include "kernels/cpu/transpose-inl.h"
+
+#ifndef OSCARKV_KERNELS_CPU_SEAL_CHOICE_ONCE
+#define OSCARKV_KERNELS_CPU_SEAL_CHOICE_ONCE
+namespace oscarkv::cpu {
+
+// Of each token: what its dot products are multiplied by, and what is left along the direction.
+struct TokenFactors {
+  float size[kPageTokens];
+  float residual[kPageTokens];
+};
+
+}  // namespace oscarkv::cpu
+#endif
 
 HWY_BEFORE_NAMESPACE();
 namespace oscarkv::cpu::HWY_NAMESPACE {
@@ -81,6 +98,31 @@ void LogitsOfTarget(const float* queries, int num_queries, const float* keys, in
   }
 }
 
+// out[i] = the dot product of queries[i][dim] with x[dim].
+void ProjectOfTarget(const float* queries, int num_queries, const float* x, int dim, float* out) {
+  const F32 d;
+  for (int i = 0; i < num_queries; ++i, queries += dim) {
+    GroupSum sum;
+    for (int c = 0; c < dim; c += kGroup) {
+      for (int part = 0; part < kParts; ++part) {
+        const int at = c + part * kLanes;
+        sum.AddProduct(part, hn::LoadU(d, queries + at), hn::LoadU(d, x + at));
+      }
+    }
+    out[i] = sum.Fold();
+  }
+}
+
+// logits[t] = logits[t] * size[t] + along * residual[t], for a page.
+void FinishLogitsOfTarget(const TokenFactors& factors, float along, float* logits) {
+  const F32 d;
+  for (int t = 0; t < kPageTokens; t += kLanes) {
+    const VF sized = hn::Mul(hn::LoadU(d, logits + t), hn::LoadU(d, factors.size + t));
+    hn::StoreU(FusedMulAdd(hn::Set(d, along), hn::LoadU(d, factors.residual + t), sized), d,
+               logits + t);
+  }
+}
+
 // exps[stride] = exp(logits - their largest), which is returned with the sum.
 ExpSum SumExpOfTarget(const float* logits, int stride, float* exps) {
   const F32 d;
@@ -123,6 +165,8 @@ namespace oscarkv::cpu {
 namespace {
 
 HWY_EXPORT(LogitsOfTarget);
+HWY_EXPORT(ProjectOfTarget);
+HWY_EXPORT(FinishLogitsOfTarget);
 HWY_EXPORT(SumExpOfTarget);
 HWY_EXPORT(ExpectedDropOfTarget);
 
@@ -132,62 +176,88 @@ constexpr int RowOf(int tokens) {
 
 // log(a.sum * exp(a.max) + b.sum * exp(b.max)). REQUIRES: a.sum > 0.
 double LogSumExp(const ExpSum& a, const ExpSum& b) {
-  const double largest = std::max(a.max, b.max);
-  return largest + std::log(a.sum * std::exp(a.max - largest) + b.sum * std::exp(b.max - largest));
+  const ExpSum& larger = a.max >= b.max ? a : b;
+  const ExpSum& smaller = a.max >= b.max ? b : a;
+  const double rest = smaller.sum * std::exp(double{smaller.max} - larger.max);
+  return larger.max + std::log(larger.sum + rest);
 }
 
 }  // namespace
 
-AttentionChange::AttentionChange(const float* keys, int page_tokens, const float* context,
-                                 int context_tokens, const float* queries, int num_queries, int dim,
-                                 float scale)
-    : page_tokens_(page_tokens),
-      row_(RowOf(page_tokens)),
-      num_queries_(num_queries),
-      dim_(dim),
-      queries_(static_cast<std::size_t>(num_queries) * dim),
-      logits_(static_cast<std::size_t>(num_queries) * row_),
+AttentionChange::AttentionChange(const LayerSpec& spec, const HeadTokens& tokens,
+                                 const std::uint16_t* norms)
+    : num_queries_(tokens.num_queries),
+      dim_(spec.key_dim),
+      queries_(static_cast<std::size_t>(num_queries_) * dim_),
+      rotated_(queries_.size()),
+      along_(num_queries_),
+      norms_(kPageTokens),
+      logits_(static_cast<std::size_t>(num_queries_) * kPageTokens),
       probabilities_(logits_.size()),
-      context_(num_queries),
-      log_sum_exp_(num_queries),
-      transposed_(static_cast<std::size_t>(dim) * kLogitsMultiple),
-      scratch_(static_cast<std::size_t>(num_queries) * std::max(row_, RowOf(context_tokens))) {
-  for (std::size_t i = 0; i < queries_.size(); ++i) queries_[i] = queries[i] * scale;
+      context_(num_queries_),
+      log_sum_exp_(num_queries_),
+      transposed_(static_cast<std::size_t>(dim_) * kLogitsMultiple),
+      scratch_(static_cast<std::size_t>(num_queries_) *
+               std::max(kPageTokens, RowOf(tokens.context))) {
+  for (std::size_t i = 0; i < queries_.size(); ++i) queries_[i] = tokens.queries[i] * spec.scale;
+  std::copy(queries_.begin(), queries_.end(), rotated_.begin());
+  RotateRows(rotated_.data(), num_queries_, dim_);
+  std::fill(along_.begin(), along_.end(), 0.0F);
+  if (tokens.direction != nullptr) {
+    HWY_DYNAMIC_DISPATCH(ProjectOfTarget)
+    (queries_.data(), num_queries_, tokens.direction, dim_, along_.data());
+  }
+  for (int t = 0; t < kPageTokens; ++t) norms_[t] = norms == nullptr ? 1.0F : FromBF16(norms[t]);
   std::fill(context_.begin(), context_.end(), ExpSum{-std::numeric_limits<float>::infinity(), 0});
-  if (context_tokens > 0) {
-    const int row = RowOf(context_tokens);
-    Logits(context, context_tokens, scratch_.data());
-    for (int i = 0; i < num_queries; ++i) {
+  if (tokens.context > 0) {
+    const int row = RowOf(tokens.context);
+    Logits(tokens.context_keys, tokens.context, scratch_.data());
+    for (int i = 0; i < num_queries_; ++i) {
       float* const logits = scratch_.data() + static_cast<std::ptrdiff_t>(i) * row;
       context_[i] = HWY_DYNAMIC_DISPATCH(SumExpOfTarget)(logits, row, logits);
     }
   }
-  Logits(keys, page_tokens, logits_.data());
-  for (int i = 0; i < num_queries; ++i) {
-    const std::ptrdiff_t at = static_cast<std::ptrdiff_t>(i) * row_;
+  Logits(tokens.keys, kPageTokens, logits_.data());
+  for (int i = 0; i < num_queries_; ++i) {
+    const std::ptrdiff_t at = static_cast<std::ptrdiff_t>(i) * kPageTokens;
     const ExpSum sum =
-        HWY_DYNAMIC_DISPATCH(SumExpOfTarget)(&logits_[at], row_, &probabilities_[at]);
+        HWY_DYNAMIC_DISPATCH(SumExpOfTarget)(&logits_[at], kPageTokens, &probabilities_[at]);
     log_sum_exp_[i] = LogSumExp(sum, context_[i]);
     const auto factor = static_cast<float>(std::exp(sum.max - log_sum_exp_[i]));
-    for (int t = 0; t < row_; ++t) probabilities_[at + t] *= factor;
+    for (int t = 0; t < kPageTokens; ++t) probabilities_[at + t] *= factor;
   }
 }
 
-void AttentionChange::Logits(const float* keys, int tokens, float* logits) {
+void AttentionChange::Logits(const TokenRows& rows, int tokens, float* logits) {
+  Scratch<float> keys(static_cast<std::size_t>(tokens) * dim_);
+  WidenRows(rows, tokens, keys.data());
   HWY_DYNAMIC_DISPATCH(LogitsOfTarget)
-  (queries_.data(), num_queries_, keys, tokens, dim_, RowOf(tokens), transposed_.data(), logits);
+  (queries_.data(), num_queries_, keys.data(), tokens, dim_, RowOf(tokens), transposed_.data(),
+   logits);
 }
 
-double AttentionChange::Of(const float* decoded) {
-  Logits(decoded, page_tokens_, scratch_.data());
+double AttentionChange::Of(const CodedKeys& keys) {
+  const bool rotated = keys.plan.rotation == Rotation::kHadamard;
+  CodeLogits(rotated ? rotated_.data() : queries_.data(), num_queries_, keys.Codes(),
+             scratch_.data());
+  TokenFactors factors;
+  const float power = std::ldexp(1.0F, keys.exponent);
+  const float step = keys.residual_scale.Step();
+  for (int t = 0; t < kPageTokens; ++t) {
+    factors.size[t] = norms_[t] * power;
+    factors.residual[t] =
+        keys.residuals.empty() ? 0.0F : step * static_cast<float>(keys.residuals[t]);
+  }
   double change = 0;
   for (int i = 0; i < num_queries_; ++i) {
-    const std::ptrdiff_t at = static_cast<std::ptrdiff_t>(i) * row_;
+    const std::ptrdiff_t at = static_cast<std::ptrdiff_t>(i) * kPageTokens;
+    HWY_DYNAMIC_DISPATCH(FinishLogitsOfTarget)(factors, along_[i], &scratch_[at]);
     // The context's logits are the same on both sides, so of sum p (log p - log p^) only its
     // normalization is left: the difference of the log-sum-exps, once over all of p.
     double divergence = HWY_DYNAMIC_DISPATCH(ExpectedDropOfTarget)(
-        &probabilities_[at], &logits_[at], &scratch_[at], page_tokens_);
-    const ExpSum sum = HWY_DYNAMIC_DISPATCH(SumExpOfTarget)(&scratch_[at], row_, &scratch_[at]);
+        &probabilities_[at], &logits_[at], &scratch_[at], kPageTokens);
+    const ExpSum sum =
+        HWY_DYNAMIC_DISPATCH(SumExpOfTarget)(&scratch_[at], kPageTokens, &scratch_[at]);
     divergence += LogSumExp(sum, context_[i]) - log_sum_exp_[i];
     change += std::sqrt(std::max(0.0, divergence));
     if (std::isnan(divergence)) return std::numeric_limits<double>::infinity();

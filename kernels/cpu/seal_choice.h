@@ -1,6 +1,11 @@
 // How much a candidate for a page's keys changes the attention of recent queries.
 #pragma once
 
+#include <cstdint>
+
+#include "kernels/api/layer_spec.h"
+#include "kernels/cpu/key_encoder.h"
+#include "kernels/cpu/page_encoder.h"
 #include "kernels/cpu/scratch.h"
 
 namespace oscarkv::cpu {
@@ -21,25 +26,23 @@ struct ExpSum {
 // Thread-compatible. Invariant: everything but scratch is fixed once constructed.
 class AttentionChange {
  public:
-  // keys[page_tokens][dim], context[context_tokens][dim], queries[num_queries][dim].
-  // REQUIRES: num_queries > 0; page_tokens > 0 and dim
-  // are multiples of 16.
-  AttentionChange(const float* keys, int page_tokens, const float* context, int context_tokens,
-                  const float* queries, int num_queries, int dim, float scale);
+  // `norms`: bf16 [kPageTokens], or null. REQUIRES: tokens.num_queries > 0.
+  AttentionChange(const LayerSpec& spec, const HeadTokens& tokens, const std::uint16_t* norms);
 
-  // Of decoded[page_tokens][dim]; infinite if logits overflow.
-  double Of(const float* decoded);
+  // Infinite if logits overflow.
+  double Of(const CodedKeys& keys);
 
  private:
-  // logits[num_queries][tokens, rounded up to whole vectors] of keys[tokens][dim].
-  void Logits(const float* keys, int tokens, float* logits);
+  // logits[num_queries][tokens, rounded up to whole vectors] of the first rows.
+  void Logits(const TokenRows& rows, int tokens, float* logits);
 
-  int page_tokens_;
-  int row_;  // floats of a row of logits of the page
-  int num_queries_;
-  int dim_;
+  const int num_queries_;
+  const int dim_;
   Scratch<float> queries_;        // [num_queries][dim], times scale
-  Scratch<float> logits_;         // exact, of the page: [num_queries][row_]
+  Scratch<float> rotated_;        // likewise, rotated
+  Scratch<float> along_;          // [num_queries]: of queries_ along the direction
+  Scratch<float> norms_;          // [kPageTokens]
+  Scratch<float> logits_;         // exact, of the page: [num_queries][kPageTokens]
   Scratch<float> probabilities_;  // likewise
   Scratch<ExpSum> context_;       // [num_queries], of the logits of the context
   Scratch<double> log_sum_exp_;   // of page and context

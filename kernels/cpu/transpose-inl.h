@@ -27,6 +27,21 @@ struct MatrixRows {
   }
 };
 
+#if HWY_TARGET != HWY_SCALAR
+// The rows of a 4 x 4 block become its columns. V: a vector of four lanes of 32 bits.
+template <class D, class V>
+HWY_INLINE void TransposeVectors(D d, V& a, V& b, V& c, V& e) {
+  const V ab_low = hn::InterleaveLower(d, a, b);  // a0 b0 a1 b1
+  const V ab_high = hn::InterleaveUpper(d, a, b);
+  const V ce_low = hn::InterleaveLower(d, c, e);
+  const V ce_high = hn::InterleaveUpper(d, c, e);
+  a = hn::ConcatLowerLower(d, ce_low, ab_low);
+  b = hn::ConcatUpperUpper(d, ce_low, ab_low);
+  c = hn::ConcatLowerLower(d, ce_high, ab_high);
+  e = hn::ConcatUpperUpper(d, ce_high, ab_high);
+}
+#endif
+
 // to[column][row] = from[row][column] for a 4 x 4 block.
 HWY_INLINE void TransposeFour(MatrixRows<const float> from, MatrixRows<float> to) {
 #if HWY_TARGET == HWY_SCALAR
@@ -35,18 +50,15 @@ HWY_INLINE void TransposeFour(MatrixRows<const float> from, MatrixRows<float> to
   }
 #else
   const hn::FixedTag<float, 4> d;
-  const auto a = hn::LoadU(d, from[0]);
-  const auto b = hn::LoadU(d, from[1]);
-  const auto c = hn::LoadU(d, from[2]);
-  const auto e = hn::LoadU(d, from[3]);
-  const auto ab_low = hn::InterleaveLower(d, a, b);  // a0 b0 a1 b1
-  const auto ab_high = hn::InterleaveUpper(d, a, b);
-  const auto ce_low = hn::InterleaveLower(d, c, e);
-  const auto ce_high = hn::InterleaveUpper(d, c, e);
-  hn::StoreU(hn::ConcatLowerLower(d, ce_low, ab_low), d, to[0]);
-  hn::StoreU(hn::ConcatUpperUpper(d, ce_low, ab_low), d, to[1]);
-  hn::StoreU(hn::ConcatLowerLower(d, ce_high, ab_high), d, to[2]);
-  hn::StoreU(hn::ConcatUpperUpper(d, ce_high, ab_high), d, to[3]);
+  auto a = hn::LoadU(d, from[0]);
+  auto b = hn::LoadU(d, from[1]);
+  auto c = hn::LoadU(d, from[2]);
+  auto e = hn::LoadU(d, from[3]);
+  TransposeVectors(d, a, b, c, e);
+  hn::StoreU(a, d, to[0]);
+  hn::StoreU(b, d, to[1]);
+  hn::StoreU(c, d, to[2]);
+  hn::StoreU(e, d, to[3]);
 #endif
 }
 

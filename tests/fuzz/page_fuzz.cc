@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
+#include <deque>
 #include <vector>
 
 #include "kernels/api/dtype.h"
@@ -15,6 +16,7 @@
 #include "kernels/cpu/encode_steps.h"
 #include "kernels/cpu/page_decode.h"
 #include "kernels/cpu/page_encoder.h"
+#include "tests/kernels/support/stored_rows.h"
 
 namespace oscarkv {
 namespace {
@@ -23,6 +25,7 @@ using cpu::EncodeHead;
 using cpu::HeadTokens;
 using cpu::SumSquares;
 using cpu::WritePageStart;
+using testing::StoredRows;
 
 struct alignas(kPageAlignment) CacheLine {
   std::byte bytes[kPageAlignment];
@@ -101,21 +104,24 @@ void Read(const LayerSpec& spec, const std::byte* page, bool finite) {
 void RoundTrip(const LayerSpec& spec, Bytes& bytes, std::byte* page) {
   std::vector<float> direction(spec.key_dim, 0.0F);
   direction[0] = 1;
-  std::vector<std::vector<float>> keys;
+  std::deque<StoredRows> keys;
   std::vector<double> sums(static_cast<std::size_t>(spec.kv_heads) * kPageTokens);
+  const auto any_rows = [&](int dim) {
+    return StoredRows(spec.storage, dim,
+                      AnyNumbers(bytes, spec, static_cast<std::size_t>(kPageTokens) * dim));
+  };
   for (int head = 0; head < spec.kv_heads; ++head) {
-    keys.push_back(AnyNumbers(bytes, spec, static_cast<std::size_t>(kPageTokens) * spec.key_dim));
-    SumSquares(keys[head].data(), kPageTokens, spec.key_dim, &sums[head * kPageTokens]);
+    keys.push_back(any_rows(spec.key_dim));
+    SumSquares(keys[head].rows(), kPageTokens, &sums[head * kPageTokens]);
   }
   WritePageStart(spec, sums.data(), page);
   for (int head = 0; head < spec.kv_heads; ++head) {
-    const auto values =
-        AnyNumbers(bytes, spec, static_cast<std::size_t>(kPageTokens) * spec.value_dim);
+    const StoredRows values = any_rows(spec.value_dim);
     const auto queries = AnyNumbers(bytes, spec, 2 * static_cast<std::size_t>(spec.key_dim));
     HeadTokens tokens;
-    tokens.keys = keys[head].data();
-    tokens.values = values.data();
-    tokens.context_keys = keys[0].data();
+    tokens.keys = keys[head].rows();
+    tokens.values = values.rows();
+    tokens.context_keys = keys[0].rows();
     tokens.context = 3;
     tokens.queries = queries.data();
     tokens.num_queries = 2;

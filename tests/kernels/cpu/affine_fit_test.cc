@@ -17,6 +17,7 @@ struct Result {
   std::vector<AffineFP16> params;
   std::vector<std::uint8_t> codes;
   std::vector<float> decoded;
+  cpu::FitSums sums;
 };
 
 Result FitAll(const std::vector<float>& x, int count, int lanes, int bits, Fit fit) {
@@ -24,11 +25,10 @@ Result FitAll(const std::vector<float>& x, int count, int lanes, int bits, Fit f
   r.params.resize(lanes);
   r.codes.assign(x.size(), 0xff);
   r.decoded.resize(x.size());
-  cpu::FitGroups(x.data(), count, lanes, bits, fit, r.params.data(), r.codes.data(),
-                 r.decoded.data());
+  r.sums = cpu::FitGroups(x.data(), 1, count, lanes, bits, fit, r.params.data(), r.codes.data());
   for (std::size_t i = 0; i < x.size(); ++i) {
     const AffineFP16& affine = r.params[i % lanes];
-    EXPECT_EQ(r.decoded[i], FromFP16(affine.scale) * r.codes[i] + FromFP16(affine.zero));
+    r.decoded[i] = FromFP16(affine.scale) * r.codes[i] + FromFP16(affine.zero);
   }
   return r;
 }
@@ -211,6 +211,44 @@ TEST(AffineFitsTest, LanesDoNotTouchEachOther) {
         ASSERT_EQ(all.params[lane].scale, one.params[0].scale);
         ASSERT_EQ(all.params[lane].zero, one.params[0].zero);
         for (int i = 0; i < 32; ++i) ASSERT_EQ(all.codes[i * lanes + lane], one.codes[i]);
+      }
+    }
+  }
+}
+
+// A power of two changes the scale's and zero's exponents and nothing else.
+TEST(AffineFitsTest, FitsMultiplesByPowersOfTwo) {
+  const std::vector<float> x = Normal(128 * 16, 30, 100, 9);
+  for (const Fit fit : {Fit::kVariance, Fit::kMinMax}) {
+    const Result once = FitAll(x, 128, 16, 2, fit);
+    std::vector<float> larger = x;
+    for (float& value : larger) value *= 0x1p70F;
+    Result scaled;
+    scaled.params.resize(16);
+    scaled.codes.resize(x.size());
+    scaled.sums = cpu::FitGroups(larger.data(), 0x1p-70F, 128, 16, 2, fit, scaled.params.data(),
+                                 scaled.codes.data());
+    EXPECT_EQ(scaled.codes, once.codes);
+    EXPECT_EQ(scaled.sums.squares, once.sums.squares);
+    EXPECT_EQ(scaled.sums.errors, once.sums.errors);
+    for (int lane = 0; lane < 16; ++lane) {
+      EXPECT_EQ(scaled.params[lane].scale, once.params[lane].scale);
+      EXPECT_EQ(scaled.params[lane].zero, once.params[lane].zero);
+    }
+  }
+}
+
+TEST(AffineFitsTest, SumsTellTheError) {
+  for (const int bits : {2, 4}) {
+    for (const Fit fit : {Fit::kVariance, Fit::kMinMax}) {
+      for (const float mean : {0.0F, -300.0F}) {
+        std::vector<float> x = Normal(128 * 16, mean, 40, 5);
+        for (int i = 0; i < 128; ++i) x[i * 16 + 3] = 7;  // a group without variance
+        const Result r = FitAll(x, 128, 16, bits, fit);
+        double squares = 0;
+        for (const float value : x) squares += double{value} * value;
+        EXPECT_NEAR(r.sums.squares, squares, 2e-6 * squares);
+        EXPECT_NEAR(r.sums.errors, SquaredError(x, r.decoded), 2e-6 * squares);
       }
     }
   }

@@ -118,7 +118,7 @@ TEST(DegeneratePagesTest, BiasDoesNotCostPrecision) {
   EXPECT_LT(std::sqrt(squares / static_cast<double>(keys.size())), 0.45);
 }
 
-// One value of 1e4 is its group's own trouble: other groups decode as without it.
+// One value of 9984 is its group's own trouble: other groups decode as without it.
 TEST(DegeneratePagesTest, OutlierStaysInItsGroup) {
   LayerSpec spec = SmallSpec(1, 64, 64);
   spec.codec.scaling = Scaling::kNone;
@@ -126,16 +126,17 @@ TEST(DegeneratePagesTest, OutlierStaysInItsGroup) {
   spec.codec.residual = false;
   GivePlan(spec, {Rotation::kNone, Fit::kMinMax});
   std::vector<HeadData> heads = RandomHeads(spec, 6, 0, 0);
-  heads[0].keys[70 * 64 + 20] = 1e4F;
-  heads[0].values[70 * 64 + 20] = 1e4F;
+  constexpr float kOutlier = 9984;
+  heads[0].keys[70 * 64 + 20] = kOutlier;
+  heads[0].values[70 * 64 + 20] = kOutlier;
   const SealedPage page = Seal(spec, heads);
   const HeadView view = PageView(spec, page.bytes.data()).Head(0);
   std::vector<float> keys(heads[0].keys.size());
   std::vector<float> values(heads[0].values.size());
   cpu::DecodeKeys(spec, view, nullptr, 0, kPageTokens, keys.data());
   cpu::DecodeValues(spec, view, 0, kPageTokens, values.data());
-  EXPECT_NEAR(keys[70 * 64 + 20], 1e4, 10);
-  EXPECT_NEAR(values[70 * 64 + 20], 1e4, 10);
+  EXPECT_NEAR(keys[70 * 64 + 20], kOutlier, 10);
+  EXPECT_NEAR(values[70 * 64 + 20], kOutlier, 10);
   double key_error = 0;
   double key_squares = 0;
   double value_error = 0;

@@ -1,26 +1,41 @@
 #include "kernels/cpu/encode_steps.h"
 
+#include <gtest/gtest.h>
+
+#include <algorithm>
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
 #include <random>
 #include <vector>
 
-#include "gtest/gtest.h"
+#include "kernels/api/layer_spec.h"
 #include "kernels/codec/hadamard.h"
-#include "kernels/codec/residual.h"
+#include "kernels/codec/tile.h"
 #include "tests/kernels/support/each_target.h"
+#include "tests/kernels/support/stored_rows.h"
 
 namespace oscarkv::cpu {
 namespace {
 
+using ::oscarkv::testing::ForEachTarget;
+using ::oscarkv::testing::StoredRows;
+
+// Rounded to 16 bits.
+std::vector<float> Numbers(DType storage, int rows, int dim, float size, unsigned seed) {
+  std::mt19937 random(seed);
+  std::normal_distribution<float> normal;
+  std::vector<float> x(static_cast<std::size_t>(rows) * dim);
+  for (float& value : x) value = FromBits16(storage, ToBits16(storage, size * normal(random)));
+  return x;
+}
+
 TEST(EncodeStepsTest, SumsSquaresInDouble) {
-  for (const int dim : {8, 64, 80, 256}) {
-    std::mt19937 random(dim);
-    std::vector<float> x(static_cast<std::size_t>(3) * dim);
-    for (float& value : x) value = std::ldexp(static_cast<float>(random() % 1000), 60);
-    double sums[3];
-    SumSquares(x.data(), 3, dim, sums);
-    for (int t = 0; t < 3; ++t) {
+  for (const int dim : kHeadDims) {
+    const std::vector<float> x = Numbers(DType::kBF16, 40, dim, 0x1p60F, dim);
+    double sums[40];
+    SumSquares(StoredRows(DType::kBF16, dim, x).rows(), 40, sums);
+    for (int t = 0; t < 40; ++t) {
       long double expected = 0;
       for (int c = 0; c < dim; ++c) {
         const long double value = x[t * dim + c];
@@ -31,76 +46,85 @@ TEST(EncodeStepsTest, SumsSquaresInDouble) {
   }
 }
 
-TEST(EncodeStepsTest, ColumnsAreRotatedAsOneAloneToTheBit) {
-  ::oscarkv::testing::ForEachTarget([] {
+TEST(EncodeStepsTest, WidensRowsOfBlocksToTheBit) {
+  for (const DType storage : {DType::kBF16, DType::kFP16}) {
+    for (const int tokens : {1, 31, 32, 33, 128}) {
+      const std::vector<float> x = Numbers(storage, 128, 80, 3, 1);
+      std::vector<float> out(static_cast<std::size_t>(tokens) * 80);
+      WidenRows(StoredRows(storage, 80, x).rows(), tokens, out.data());
+      EXPECT_TRUE(std::equal(out.begin(), out.end(), x.begin()));
+    }
+  }
+}
+
+// What was scaled stands for the rows over their norms, rotated, and is of the size that it should
+// be: on every instruction set, for rows of any size.
+TEST(EncodeStepsTest, ScaledRowsStandForTheRows) {
+  ForEachTarget([] {
     for (const int dim : kHeadDims) {
-      for (const int count : {16, 48, 128}) {
-        std::mt19937 random(dim);
-        std::normal_distribution<float> normal;
-        std::vector<float> columns(static_cast<std::size_t>(dim) * count);
-        for (float& x : columns) x = normal(random);
-        std::vector<float> one_by_one = columns;
-        std::vector<float> one(dim);
-        for (int i = 0; i < count; ++i) {
-          for (int c = 0; c < dim; ++c) one[c] = one_by_one[c * count + i];
-          Rotate(one.data(), dim);
-          for (int c = 0; c < dim; ++c) one_by_one[c * count + i] = one[c];
+      for (const float size : {1e-39F, 1e-30F, 1.0F, 1e30F, 5e37F}) {
+        const std::vector<float> x = Numbers(DType::kBF16, kPageTokens, dim, size, dim);
+        const StoredRows stored(DType::kBF16, dim, x);
+        std::vector<std::uint16_t> norms;
+        for (int t = 0; t < kPageTokens; ++t) norms.push_back(ToBF16(size * std::exp2f(t % 7)));
+        for (const bool normed : {false, true}) {
+          for (const bool rotated : {false, true}) {
+            SCOPED_TRACE(::testing::Message() << dim << " size " << size << " normed " << normed
+                                              << " rotated " << rotated);
+            const Scaled scaled =
+                ScaleRows(stored.rows(), normed ? norms.data() : nullptr, rotated);
+            float largest = 0;
+            for (int t = 0; t < kPageTokens; ++t) {
+              double dot = 0;  // with column 5 of H
+              double size_of_row = 0;
+              for (int c = 0; c < dim; ++c) {
+                const double factor = rotated ? HadamardSign(dim, c, 5) / std::sqrt(dim) : c == 5;
+                dot += factor * x[t * dim + c];
+                size_of_row = std::max(size_of_row, std::abs(double{x[t * dim + c]}));
+              }
+              const double norm = normed ? FromBF16(norms[t]) : 1.0;
+              const float at = scaled.x[static_cast<std::size_t>(t) * dim + 5] * scaled.factor;
+              ASSERT_NEAR(std::ldexp(double{at}, scaled.exponent), dot / norm,
+                          3e-6 * size_of_row / norm);
+            }
+            for (const float value : scaled.x) {
+              largest = std::max(largest, std::abs(value * scaled.factor));
+            }
+            EXPECT_LT(largest, 512);
+            EXPECT_TRUE(largest >= 256 || scaled.exponent == -126);
+          }
         }
-        RotateColumns(columns.data(), dim, count);
-        ASSERT_EQ(columns, one_by_one) << dim << " x " << count;
       }
     }
   });
 }
 
-// Adding the coded errors back leaves an error across the direction only.
-TEST(EncodeStepsTest, TakesTheErrorAlongTheDirection) {
-  for (const int dim : {64, 80, 128, 256}) {
-    std::mt19937 random(dim);
-    std::normal_distribution<float> normal;
-    std::vector<float> keys(128 * static_cast<std::size_t>(dim));
-    std::vector<float> decoded(keys.size());
-    std::vector<float> direction(dim);
-    for (float& x : keys) x = normal(random);
-    for (std::size_t i = 0; i < keys.size(); ++i) decoded[i] = keys[i] + 0.3F * normal(random);
-    double squares = 0;
-    for (float& x : direction) squares += std::pow(x = normal(random), 2);
-    for (float& x : direction) x = static_cast<float>(x / std::sqrt(squares));
-    std::vector<double> c(128);
-    ProjectErrors(keys.data(), decoded.data(), direction.data(), 128, dim, c.data());
-    for (int t = 0; t < 128; ++t) {
-      double expected = 0;
-      for (int i = 0; i < dim; ++i) {
-        expected += direction[i] * (double{keys[t * dim + i]} - decoded[t * dim + i]);
+TEST(EncodeStepsTest, PacksCodesAsTheFormatSays) {
+  ForEachTarget([] {
+    for (const int bits : {2, 4}) {
+      for (const int columns : kHeadDims) {
+        std::vector<std::uint8_t> codes(static_cast<std::size_t>(kPageTokens) * columns);
+        for (std::size_t i = 0; i < codes.size(); ++i) {
+          codes[i] = static_cast<std::uint8_t>(i * i / 3 % (1U << bits));
+        }
+        std::vector<std::byte> expected(CodeBytes(kPageTokens, columns, bits));
+        std::vector<std::byte> packed(expected.size());
+        oscarkv::PackCodes(codes.data(), kPageTokens, columns, bits, expected.data());
+        PackCodes(codes.data(), kPageTokens, columns, bits, packed.data());
+        EXPECT_EQ(packed, expected);
       }
-      ASSERT_NEAR(c[t], expected, 1e-9);
     }
-    std::vector<std::int8_t> codes(128);
-    const ResidualScale scale = EncodeResiduals(c.data(), 128, codes.data());
-    AddResiduals(codes.data(), scale.Step(), direction.data(), 128, dim, decoded.data());
-    std::vector<double> left(128);
-    ProjectErrors(keys.data(), decoded.data(), direction.data(), 128, dim, left.data());
-    for (int t = 0; t < 128; ++t) ASSERT_LE(std::abs(left[t]), 0.57 * scale.Step());
-  }
+  });
 }
 
-TEST(EncodeStepsTest, RescaleBringsTheLargestMagnitudeToWhereFitsAreSafe) {
-  for (const float largest : {1e-30F, 3e-5F, 1.0F, 511.9F, 512.0F, 65504.0F, 1e30F}) {
-    float x[] = {largest / 3, -largest, 0};
-    int exponent = 3;
-    Rescale(x, 3, exponent);
-    EXPECT_GE(-x[1], 256) << largest;
-    EXPECT_LT(-x[1], 512) << largest;
-    EXPECT_EQ(std::ldexp(x[1], exponent - 3), -largest);
+TEST(EncodeStepsTest, ScalingLeavesZerosAlone) {
+  const std::vector<float> zeros(static_cast<std::size_t>(kPageTokens) * 64);
+  for (const bool rotated : {false, true}) {
+    const Scaled scaled = ScaleRows(StoredRows(DType::kFP16, 64, zeros).rows(), nullptr, rotated);
+    EXPECT_EQ(scaled.exponent, 0);
+    EXPECT_EQ(scaled.factor, 1);
+    EXPECT_TRUE(std::equal(zeros.begin(), zeros.end(), scaled.x.begin()));
   }
-}
-
-TEST(EncodeStepsTest, RescaleLeavesZerosAlone) {
-  float x[] = {0, 0};
-  int exponent = 7;
-  Rescale(x, 2, exponent);
-  EXPECT_EQ(exponent, 7);
-  EXPECT_EQ(x[0], 0);
 }
 
 }  // namespace

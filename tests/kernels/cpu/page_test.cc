@@ -124,12 +124,7 @@ TEST_P(PageCodecTest, EveryByteIsWrittenAndTheSameEachTime) {
   const SealedPage page = Seal(spec, heads);
   SealedPage over_zeros(spec);
   std::memset(over_zeros.bytes.data(), 0, over_zeros.bytes.size());
-  std::vector<double> sums(2 * kPageTokens);
-  for (int i = 0; i < 2; ++i) {
-    SumSquares(heads[i].keys.data(), kPageTokens, 80, &sums[i * kPageTokens]);
-  }
-  WritePageStart(spec, sums.data(), over_zeros.bytes.data());
-  for (int i = 0; i < 2; ++i) EncodeHead(spec, i, heads[i].Tokens(spec), over_zeros.bytes.data());
+  SealOnto(spec, heads, over_zeros);
   EXPECT_EQ(std::memcmp(page.bytes.data(), over_zeros.bytes.data(), page.bytes.size()), 0);
 }
 

@@ -3,6 +3,8 @@
 
 #include <cmath>
 #include <cstddef>
+#include <cstdint>
+#include <deque>
 #include <random>
 #include <vector>
 
@@ -14,6 +16,7 @@
 #include "kernels/cpu/encode_steps.h"
 #include "kernels/cpu/page_encoder.h"
 #include "tests/kernels/support/random_layer.h"
+#include "tests/kernels/support/stored_rows.h"
 
 namespace oscarkv {
 
@@ -22,6 +25,7 @@ using cpu::HasNorms;
 using cpu::HeadTokens;
 using cpu::SumSquares;
 using cpu::WritePageStart;
+using testing::StoredRows;
 
 struct alignas(kPageAlignment) CacheLine {
   std::byte bytes[kPageAlignment];
@@ -50,18 +54,33 @@ struct HeadData {
   std::vector<float> context;
   std::vector<float> queries;
   std::vector<float> direction;  // empty: none
+};
 
-  HeadTokens Tokens(const LayerSpec& spec) const {
-    HeadTokens tokens;
-    tokens.keys = keys.data();
-    tokens.values = values.data();
-    tokens.context_keys = context.data();
-    tokens.context = static_cast<int>(context.size()) / spec.key_dim;
-    tokens.queries = queries.data();
-    tokens.num_queries = static_cast<int>(queries.size()) / spec.key_dim;
-    tokens.direction = direction.empty() ? nullptr : direction.data();
-    return tokens;
+// The same, as the encoder takes it. The head must outlive it.
+class HeadInput {
+ public:
+  HeadInput(const LayerSpec& spec, const HeadData& head)
+      : keys_(spec.storage, spec.key_dim, head.keys),
+        values_(spec.storage, spec.value_dim, head.values),
+        context_(spec.storage, spec.key_dim, head.context) {
+    tokens_.keys = keys_.rows();
+    tokens_.values = values_.rows();
+    tokens_.context_keys = context_.rows();
+    tokens_.context = static_cast<int>(head.context.size()) / spec.key_dim;
+    tokens_.queries = head.queries.data();
+    tokens_.num_queries = static_cast<int>(head.queries.size()) / spec.key_dim;
+    tokens_.direction = head.direction.empty() ? nullptr : head.direction.data();
   }
+  HeadInput(const HeadInput&) = delete;
+  HeadInput& operator=(const HeadInput&) = delete;
+
+  const HeadTokens& tokens() const { return tokens_; }
+
+ private:
+  StoredRows keys_;
+  StoredRows values_;
+  StoredRows context_;
+  HeadTokens tokens_;
 };
 
 inline float RoundTo(DType storage, float x) { return FromBits16(storage, ToBits16(storage, x)); }
@@ -116,18 +135,26 @@ struct SealedPage {
   float imbalance = 0;
 };
 
-inline SealedPage Seal(const LayerSpec& spec, const std::vector<HeadData>& heads) {
-  SealedPage page(spec);
+// Writes every byte of a page.
+inline SealedPage& SealOnto(const LayerSpec& spec, const std::vector<HeadData>& heads,
+                            SealedPage& page) {
+  std::deque<HeadInput> inputs;
   std::vector<double> sums(static_cast<std::size_t>(spec.kv_heads) * kPageTokens);
   for (int head = 0; head < spec.kv_heads; ++head) {
-    SumSquares(heads[head].keys.data(), kPageTokens, spec.key_dim, &sums[head * kPageTokens]);
+    const HeadTokens& tokens = inputs.emplace_back(spec, heads[head]).tokens();
+    SumSquares(tokens.keys, kPageTokens, &sums[head * kPageTokens]);
   }
   page.imbalance = WritePageStart(spec, sums.data(), page.bytes.data());
   // Backwards, since the order must not matter.
   for (int head = spec.kv_heads - 1; head >= 0; --head) {
-    page.heads[head] = EncodeHead(spec, head, heads[head].Tokens(spec), page.bytes.data());
+    page.heads[head] = EncodeHead(spec, head, inputs[head].tokens(), page.bytes.data());
   }
   return page;
+}
+
+inline SealedPage Seal(const LayerSpec& spec, const std::vector<HeadData>& heads) {
+  SealedPage page(spec);
+  return SealOnto(spec, heads, page);
 }
 
 inline LayerSpec SmallSpec(int kv_heads, int key_dim, int value_dim) {

@@ -67,21 +67,51 @@ INSTANTIATE_TEST_SUITE_P(Cases, SealChoiceTest,
                          ::testing::Values(Case{64, 128, 32}, Case{80, 1, 1}, Case{112, 0, 5},
                                            Case{128, 128, 32}, Case{256, 37, 16}));
 
+constexpr HeadPlan kPlans[] = {{Rotation::kHadamard, Fit::kVariance},
+                               {Rotation::kHadamard, Fit::kMinMax},
+                               {Rotation::kNone, Fit::kVariance},
+                               {Rotation::kNone, Fit::kMinMax}};
+
+// The keys of a head as they decode under a plan.
+std::vector<float> DecodedUnder(LayerSpec spec, const std::vector<HeadData>& heads, int head,
+                                HeadPlan plan) {
+  GivePlan(spec, plan);
+  const SealedPage page = Seal(spec, heads);
+  std::vector<float> keys(heads[head].keys.size());
+  cpu::DecodeKeys(spec, PageView(spec, page.bytes.data()).Head(head), heads[head].direction.data(),
+                  0, kPageTokens, keys.data());
+  return keys;
+}
+
+// Of candidates as the encoder has them: by their codes, norms and residuals.
 TEST_P(SealChoiceTest, MeasuresTheDivergence) {
-  const HeadData& head = heads_[0];
-  const HeadTokens tokens = head.Tokens(spec_);
-  AttentionChange change(tokens.keys, kPageTokens, tokens.context_keys, tokens.context,
-                         tokens.queries, tokens.num_queries, spec_.key_dim, spec_.scale);
-  KeyEncoder encoder(spec_, tokens, nullptr);
-  for (const Rotation rotation : {Rotation::kHadamard, Rotation::kNone}) {
-    for (const Fit fit : {Fit::kVariance, Fit::kMinMax}) {
-      const CodedKeys keys = encoder.Encode({rotation, fit});
+  const SealedPage page = Seal(spec_, heads_);
+  for (int i = 0; i < spec_.kv_heads; ++i) {
+    const std::uint16_t* const norms = PageView(spec_, page.bytes.data()).Head(i).norms;
+    const HeadInput input(spec_, heads_[i]);
+    AttentionChange change(spec_, input.tokens(), norms);
+    KeyEncoder encoder(spec_, input.tokens(), norms);
+    for (const HeadPlan plan : kPlans) {
+      const CodedKeys keys = encoder.Encode(plan);
       const double expected =
-          Change(head, {keys.decoded.begin(), keys.decoded.end()}, spec_.key_dim, spec_.scale);
-      EXPECT_NEAR(change.Of(keys.decoded.data()), expected, 1e-3 * expected + 1e-3);
+          Change(heads_[i], DecodedUnder(spec_, heads_, i, plan), spec_.key_dim, spec_.scale);
+      EXPECT_NEAR(change.Of(keys), expected, 1e-3 * expected + 1e-3);
     }
   }
-  EXPECT_LE(change.Of(head.keys.data()), 0.002 * tokens.num_queries);  // nothing changed
+}
+
+TEST_P(SealChoiceTest, NothingChangesUnderKeysThatCodesGiveExactly) {
+  for (std::size_t i = 0; i < heads_[0].keys.size(); ++i) {
+    const std::size_t t = i / spec_.key_dim;
+    const std::size_t c = i % spec_.key_dim;
+    heads_[0].keys[i] = static_cast<float>((t + c + c / 4) % 4);
+  }
+  const HeadInput input(spec_, heads_[0]);
+  AttentionChange change(spec_, input.tokens(), nullptr);
+  KeyEncoder encoder(spec_, input.tokens(), nullptr);
+  const CodedKeys itself = encoder.Encode({Rotation::kNone, Fit::kMinMax});
+  EXPECT_LE(itself.error, 1e-4);
+  EXPECT_LE(change.Of(itself), 0.002 * input.tokens().num_queries);
 }
 
 // Whatever the heads are like, no single plan beats the one chosen.
@@ -96,22 +126,17 @@ TEST_P(SealChoiceTest, AutoIsNoWorseThanAnyPlan) {
     for (const int bits : {2, 4}) {
       spec_.codec.key_bits = bits;
       const SealedPage page = Seal(spec_, heads);
-      const PageView view(spec_, page.bytes.data());
       for (int i = 0; i < spec_.kv_heads; ++i) {
-        const HeadTokens tokens = heads[i].Tokens(spec_);
-        AttentionChange change(tokens.keys, kPageTokens, tokens.context_keys, tokens.context,
-                               tokens.queries, tokens.num_queries, spec_.key_dim, spec_.scale);
         std::vector<float> keys(heads[i].keys.size());
-        cpu::DecodeKeys(spec_, view.Head(i), tokens.direction, 0, kPageTokens, keys.data());
-        const double chosen = change.Of(keys.data());
-        KeyEncoder encoder(spec_, tokens, view.Head(i).norms);
-        for (const Rotation rotation : {Rotation::kHadamard, Rotation::kNone}) {
-          for (const Fit fit : {Fit::kVariance, Fit::kMinMax}) {
-            const CodedKeys candidate = encoder.Encode({rotation, fit});
-            EXPECT_LE(chosen, change.Of(candidate.decoded.data()));
-            if (rotation == page.heads[i].rotation && fit == page.heads[i].fit) {
-              EXPECT_TRUE(std::equal(keys.begin(), keys.end(), candidate.decoded.begin()));
-            }
+        cpu::DecodeKeys(spec_, PageView(spec_, page.bytes.data()).Head(i),
+                        heads[i].direction.data(), 0, kPageTokens, keys.data());
+        const double chosen = Change(heads[i], keys, spec_.key_dim, spec_.scale);
+        for (const HeadPlan plan : kPlans) {
+          const std::vector<float> candidate = DecodedUnder(spec_, heads, i, plan);
+          // Up to the rounding of logits in fp32.
+          EXPECT_LE(chosen, Change(heads[i], candidate, spec_.key_dim, spec_.scale) * 1.001);
+          if (plan.rotation == page.heads[i].rotation && plan.fit == page.heads[i].fit) {
+            EXPECT_EQ(keys, candidate);
           }
         }
       }
