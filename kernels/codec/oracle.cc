@@ -136,7 +136,7 @@ Attention Attend(const AttentionRequest& request) {
     const std::int64_t head = row % spec.query_heads;
     const std::int64_t position = request.query_begin + row / spec.query_heads;
     const std::int64_t kv_head = head / spec.queries_per_kv_head();
-    std::vector<std::pair<std::size_t, double>> logits;  // token, logit
+    std::vector<double> logits(request.positions.size(), -kInfinity);
     double largest = -kInfinity;
     for (std::size_t t = 0; t < request.positions.size(); ++t) {
       const std::int64_t at = request.positions[t];
@@ -149,21 +149,25 @@ Attention Attend(const AttentionRequest& request) {
       }
       logit *= static_cast<double>(spec.scale);
       if (spec.softcap > 0) logit = spec.softcap * std::tanh(logit / spec.softcap);
-      logits.emplace_back(t, logit);
+      logits[t] = logit;
       largest = std::max(largest, logit);
     }
     const bool sink = request.count_sink_logits && !spec.sink_logits.empty();
     if (sink) largest = std::max(largest, static_cast<double>(spec.sink_logits[head]));
     double sum = sink ? std::exp(spec.sink_logits[head] - largest) : 0;
-    for (const auto& [t, logit] : logits) sum += std::exp(logit - largest);
+    for (const double logit : logits) {
+      if (logit > -kInfinity) sum += std::exp(logit - largest);
+    }
     out.log_sum_exps.push_back(sum > 0 ? largest + std::log(sum) : -kInfinity);
-    for (const auto& [t, logit] : logits) {
-      const double p = std::exp(logit - largest) / sum;
+    for (std::size_t t = 0; t < logits.size(); ++t) {
+      if (logits[t] == -kInfinity) continue;
+      const double p = std::exp(logits[t] - largest) / sum;
       for (int c = 0; c < spec.value_dim; ++c) {
         out.outputs[row * spec.value_dim + c] +=
             p * request.tokens->values[(t * spec.kv_heads + kv_head) * spec.value_dim + c];
       }
     }
+    out.logits.insert(out.logits.end(), logits.begin(), logits.end());
   }
   return out;
 }

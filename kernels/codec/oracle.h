@@ -77,6 +77,7 @@ Tokens DecodePage(const LayerSpec& spec, const std::byte* page, const float* dir
 struct Attention {
   std::vector<double> outputs;       // [queries][query_heads][value_dim]
   std::vector<double> log_sum_exps;  // [queries][query_heads]
+  std::vector<double> logits;        // [queries][query_heads][tokens], -inf: of a token not seen
 };
 
 struct AttentionRequest {

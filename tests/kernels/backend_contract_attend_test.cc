@@ -3,20 +3,34 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cstdlib>
+#include <cmath>
 #include <cstring>
 #include <string>
 #include <vector>
 
 #include "tests/kernels/support/backend_contract.h"
+#include "tests/kernels/support/trials.h"
 
 namespace oscarkv::testing {
 namespace {
 
-int Trials(int fast, int full) { return std::getenv("OSCARKV_TEST_FULL") != nullptr ? full : fast; }
-
 // fp32 arithmetic, and nothing else, lies between the backend and the oracle.
 constexpr double kExact = 1e-5;
+
+// Root mean square over rows of what quantization has changed of the logits that a row sees, each
+// weighed as attention weighs its token.
+double LogitError(const oracle::Attention& quantized, const oracle::Attention& exact) {
+  const std::size_t rows = quantized.log_sum_exps.size();
+  const std::size_t tokens = rows == 0 ? 0 : quantized.logits.size() / rows;
+  double sum = 0;
+  for (std::size_t i = 0; i < rows * tokens; ++i) {
+    if (std::isinf(quantized.logits[i])) continue;
+    const double weight = std::exp(quantized.logits[i] - quantized.log_sum_exps[i / tokens]);
+    const double error = quantized.logits[i] - exact.logits[i];
+    sum += weight * error * error;
+  }
+  return rows == 0 ? 0 : std::sqrt(sum / static_cast<double>(rows));
+}
 
 // Compares an answer with the oracle's on what the cache holds. The int8 steps may add `share` of
 // what quantization itself has changed.
@@ -28,10 +42,12 @@ void ExpectClose(Backend& backend, const MiniSession& session, const LayerView& 
   const oracle::Attention exact = OracleAttend(spec, session.Exact(), queries, look);
   EXPECT_LE(RmsDifference(got.outputs, ought.outputs),
             share * RmsDifference(exact.outputs, ought.outputs) + kExact * Rms(ought.outputs));
-  // Errors of a log-sum-exp are means of errors of logits, and may be small by chance.
-  const double slack = session.pages().empty() || !spec.keys_are_coded() ? kExact : 2e-3;
+  // To first order, the error of a log-sum-exp is the mean of the logits' errors, each weighed as
+  // its token is, so the int8 steps change it by at most their share of the logits' errors, rms. As
+  // errors of different signs cancel, two thirds of that must do. (The change by quantization
+  // itself is no measure: it is a mean as well, and now and then nearly 0.)
   EXPECT_LE(RmsDifference(got.log_sum_exps, ought.log_sum_exps),
-            share * RmsDifference(exact.log_sum_exps, ought.log_sum_exps) + slack);
+            share * 2 / 3 * LogitError(ought, exact) + kExact);
 }
 
 Look RandomLook(const MiniSession& session, int count, Random& random) {
@@ -50,8 +66,11 @@ TEST_P(BackendContract, AttendsAsTheOracle) {
     Random random(seed);
     MiniSession session(*backend, RandomSpec(random));
     const bool with_queries = random.Chance(0.8);
-    Fill(session, static_cast<int>(random.Chance(0.2) ? random.Int(1, 40) : random.Int(1, 1000)),
-         static_cast<int>(random.Int(1, 200)), with_queries, random);
+    // Drawn one by one: compilers differ in the order in which they evaluate arguments.
+    const auto largest_step = static_cast<int>(random.Int(1, 200));
+    const auto tokens =
+        static_cast<int>(random.Chance(0.2) ? random.Int(1, 40) : random.Int(1, 1000));
+    Fill(session, tokens, largest_step, with_queries, random);
     if (random.Chance(0.3)) session.Truncate(random.Int(0, session.length()));
     const int count = static_cast<int>(random.Int(1, 5));
     const std::vector<float> queries = RandomQueries(session.spec(), count, random);
@@ -124,7 +143,7 @@ double Int8Share(Backend& backend, int bits, Rotation rotation, std::uint64_t se
 
 TEST_P(BackendContract, Int8StepsAddLittleToTheErrorOfLogits) {
   const auto backend = Make(2);
-  for (std::uint64_t seed = 0; seed < 12; ++seed) {
+  for (std::uint64_t seed = 0; seed < static_cast<std::uint64_t>(Trials(12)); ++seed) {
     for (const int bits : {2, 4}) {
       SCOPED_TRACE("seed " + std::to_string(seed) + ", bits " + std::to_string(bits));
       EXPECT_LE(Int8Share(*backend, bits, Rotation::kHadamard, seed), 0.10);

@@ -10,6 +10,7 @@
 #include "kernels/api/page_layout.h"
 #include "kernels/api/query_directions.h"
 #include "tests/kernels/support/backend_contract.h"
+#include "tests/kernels/support/trials.h"
 
 namespace oscarkv::testing {
 namespace {
@@ -57,7 +58,7 @@ void Compare(const oracle::Quantized& got, const oracle::Quantized& ought, Tally
 TEST_P(BackendContract, GivenPagesAreTheOraclesPages) {
   const auto backend = Make(2);
   Tally tally;
-  for (int seed = 400; seed < 430; ++seed) {
+  for (int seed = 400; seed < 400 + Trials(30); ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     Random random(seed);
     LayerSpec spec = RandomSpec(random);
@@ -99,7 +100,7 @@ TEST_P(BackendContract, GivenPagesAreTheOraclesPages) {
 
 TEST_P(BackendContract, SealReportsWhatItDid) {
   const auto backend = Make(2);
-  for (int seed = 500; seed < 512; ++seed) {
+  for (int seed = 500; seed < 500 + Trials(12); ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     Random random(seed);
     LayerSpec spec = RandomSpec(random);
@@ -146,7 +147,7 @@ TEST_P(BackendContract, SealReportsWhatItDid) {
 // A page is a function of its tokens, their context, the query sample and the directions.
 TEST_P(BackendContract, PagesDependOnNothingBeyondTheirContext) {
   const auto backend = Make(2);
-  for (int seed = 600; seed < 608; ++seed) {
+  for (int seed = 600; seed < 600 + Trials(8); ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     std::vector<std::byte> pages[3];
     for (const int variant : {0, 1, 2}) {  // the same tokens, then others and more of them
@@ -223,7 +224,7 @@ TEST_P(BackendContract, AutoChoosesThePlanThatChangesAttentionLeast) {
   const auto backend = Make(2);
   int rotated = 0;
   int heads = 0;
-  for (int seed = 700; seed < 724; ++seed) {
+  for (int seed = 700; seed < 700 + Trials(24); ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     Random random(seed);
     LayerSpec spec = MakeSpec(static_cast<int>(2 * random.Int(1, 4)), 2, 64, 64);

@@ -9,6 +9,7 @@
 
 #include "kernels/api/page_layout.h"
 #include "tests/kernels/support/backend_contract.h"
+#include "tests/kernels/support/trials.h"
 
 namespace oscarkv::testing {
 namespace {
@@ -36,7 +37,7 @@ oracle::Attention MergeByLse(const Answer& a, const Answer& b) {
 
 TEST_P(BackendContract, ShardsMergeToTheWhole) {
   const auto backend = Make(2);
-  for (int seed = 100; seed < 110; ++seed) {
+  for (int seed = 100; seed < 100 + Trials(10); ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     Random random(seed);
     LayerSpec spec = RandomSpec(random);
@@ -93,7 +94,7 @@ void SpoilTokens(const LayerSpec& spec, int first, std::vector<std::byte>& page)
 // Tokens that no query sees change nothing at all: not even the int8 step of those that are seen.
 TEST_P(BackendContract, UnseenTokensOfAPageDoNotMatter) {
   const auto backend = Make(2);
-  for (int seed = 200; seed < 212; ++seed) {
+  for (int seed = 200; seed < 200 + Trials(12); ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     Random random(seed);
     LayerSpec spec = RandomSpec(random);

@@ -37,7 +37,8 @@ TEST(Oracle, HadamardMatricesAreOrthogonalWithEntriesOfOneMagnitude) {
 TEST(Oracle, RoundsAsTheElementTypesDo) {
   Random random(1);
   for (int i = 0; i < 20'000; ++i) {
-    const float x = random.Normal() * std::ldexp(1.0F, static_cast<int>(random.Int(-26, 15)));
+    const auto exponent = static_cast<int>(random.Int(-26, 15));
+    const float x = std::ldexp(random.Normal(), exponent);
     EXPECT_EQ(RoundToBF16(x), FromBF16(ToBF16(x)));
     const float fp16 = FromFP16(ToFP16(x));
     if (std::isfinite(fp16)) {
