@@ -7,227 +7,236 @@
 #include "kernels/api/dtype.h"
 #include "kernels/api/page_layout.h"
 #include "kernels/codec/hadamard.h"
-#include "kernels/codec/tile.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/page_decode.cc"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 #include "hwy/highway.h"
-#include "kernels/cpu/rotate-inl.h"
+#include "kernels/cpu/decode_tile-inl.h"
 #include "kernels/cpu/simd-inl.h"
 #include "kernels/cpu/transpose-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace oscarkv::cpu::HWY_NAMESPACE {
 
-static_assert(kGroup == kTileSide);
+// Numbers of 16 bits of the tokens of a tile, by pairs of channels: [dim / 2][kGroup].
+struct TilePairs {
+  HWY_ALIGN std::uint32_t x[kMaxHeadDim / 2 * kGroup];
 
-// Numbers of the 16 tokens of a tile: [dim][kGroup].
-struct TileColumns {
-  HWY_ALIGN float x[kMaxHeadDim * kGroup];
-
-  HWY_INLINE float* at(int channel, int part) { return x + channel * kGroup + part * kLanes; }
+  HWY_INLINE std::uint32_t* at(int pair, int part) { return x + pair * kGroup + part * kLanes; }
 };
 
-// A head's matrix of codes, [rows][columns].
-struct PackedCodes {
-  const std::byte* first;
-  int columns;
-  std::ptrdiff_t plane;  // to the high plane of 4-bit codes; 0: 2 bits
-
-  // The word of a row in the tile that begins with `column`.
-  HWY_INLINE const std::byte* Word(int row, int column) const {
-    return first + PositionInPlane(row, column, columns).offset;
-  }
-};
-
-HWY_INLINE PackedCodes CodesOf(const std::byte* first, int rows, int columns, int bits) {
-  return {first, columns, bits == 4 ? PlaneBytes(rows, columns) : 0};
-}
-
-// The shift of a tile's column in its word.
-constexpr int ShiftOf(int column) {
-  const TilePosition at = PositionInPlane(0, column, kTileSide);
-  return static_cast<int>(8 * at.offset) + at.shift;
-}
-
-// Splits params[count] into scales and zeros.
-HWY_INLINE void SplitParams(const AffineFP16* params, int count, float* scales, float* zeros) {
-  for (int i = 0; i < count; i += kLanes) {
-    VF scale;
-    VF zero;
-    LoadFP16Pairs(params + i, scale, zero);
-    hn::Store(scale, F32(), scales + i);
-    hn::Store(zero, F32(), zeros + i);
+// a and b in the low and high halves of lanes, rounded to nearest even. `most`: the largest finite
+// number, to which those beyond it are rounded.
+template <DType storage>
+HWY_INLINE hn::Vec<U32> ToPairs(VF a, VF b, VF most) {
+  const U32 u;
+  const auto clamped = [&](VF x) HWY_ATTR { return hn::Max(hn::Min(x, most), hn::Neg(most)); };
+  if constexpr (storage == DType::kBF16) {
+    // Rounded in their high halves.
+    const auto rounded = [&](VF x) HWY_ATTR {
+      const auto bits = hn::BitCast(u, clamped(x));
+      const auto odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(u, 1));
+      return hn::Add(hn::Add(bits, hn::Set(u, 0x7FFF)), odd);
+    };
+    return hn::Or(hn::ShiftRight<16>(rounded(a)), hn::And(rounded(b), hn::Set(u, 0xFFFF0000)));
+  } else {
+#if HWY_TARGET == HWY_SCALAR
+    const auto bits = [&](VF x) { return hn::Set(u, ToBits16(storage, clamped(x).raw)); };
+#else
+    const auto bits = [&](VF x) HWY_ATTR {
+      return hn::PromoteTo(u, hn::BitCast(U16(), hn::DemoteTo(F16(), clamped(x))));
+    };
+#endif
+    return hn::Or(bits(a), hn::ShiftLeft<16>(bits(b)));
   }
 }
 
-HWY_INLINE VF ToNumbers(hn::Vec<U32> low, hn::Vec<U32> high, VF scale, VF zero) {
-  const U32 u;
-  const auto mask = hn::Set(u, 3);
-  const auto code = hn::Or(hn::And(low, mask), hn::ShiftLeft<2>(hn::And(high, mask)));
-  return hn::Add(hn::Mul(scale, hn::ConvertTo(F32(), hn::BitCast(I32(), code))), zero);
+// Stores all lanes, or the first half.
+template <bool all>
+HWY_INLINE void StorePairs(hn::Vec<U32> pairs, std::uint16_t* out) {
+#if HWY_TARGET == HWY_SCALAR
+  std::memcpy(out, &pairs.raw, sizeof(pairs.raw));
+#else
+  const hn::Repartition<std::uint16_t, U32> d;
+  if constexpr (all) {
+    hn::StoreU(hn::BitCast(d, pairs), d, out);
+  } else {
+    const hn::Half<decltype(d)> half;
+    hn::StoreU(hn::LowerHalf(half, hn::BitCast(d, pairs)), half, out);
+  }
+#endif
 }
 
-// Lanes are tokens, the rows of a tile, as its words lie.
-HWY_INLINE void DecodeKeyCodes(const PackedCodes& codes, const AffineFP16* params, int token,
-                               TileColumns& out) {
+// square[i] lane t = square[t] lane i.
+HWY_INLINE void TransposeSquare(hn::Vec<U32> (&square)[kLanes]) {
+#if HWY_TARGET != HWY_SCALAR
+  // Squares of 4 within blocks of 16 bytes.
   const U32 u;
-  HWY_ALIGN float scales[kMaxHeadDim];
-  HWY_ALIGN float zeros[kMaxHeadDim];
-  SplitParams(params, codes.columns, scales, zeros);
-  for (int channel = 0; channel < codes.columns; channel += kTileSide) {
-    const std::byte* tile = codes.Word(token, channel);
-    for (int part = 0; part < kParts; ++part) {
-      const auto load = [&](const std::byte* from) HWY_ATTR {
-        return hn::LoadU(u, reinterpret_cast<const std::uint32_t*>(from) + part * kLanes);
+  const hn::Repartition<std::uint64_t, U32> wide;
+  OSCARKV_UNROLL
+  for (int i = 0; i < kLanes; i += 4) {
+    const auto pair = [&](int from, bool upper) HWY_ATTR {
+      const auto x = square[i + from];
+      const auto y = square[i + from + 1];
+      return hn::BitCast(wide, upper ? hn::InterleaveUpper(u, x, y) : hn::InterleaveLower(u, x, y));
+    };
+    const auto low01 = pair(0, false);
+    const auto high01 = pair(0, true);
+    const auto low23 = pair(2, false);
+    const auto high23 = pair(2, true);
+    square[i] = hn::BitCast(u, hn::InterleaveLower(wide, low01, low23));
+    square[i + 1] = hn::BitCast(u, hn::InterleaveUpper(wide, low01, low23));
+    square[i + 2] = hn::BitCast(u, hn::InterleaveLower(wide, high01, high23));
+    square[i + 3] = hn::BitCast(u, hn::InterleaveUpper(wide, high01, high23));
+  }
+  // Then the blocks themselves.
+  if constexpr (kLanes == 8) {
+    OSCARKV_UNROLL
+    for (int i = 0; i < 4; ++i) {
+      const auto x = square[i];
+      const auto y = square[i + 4];
+      square[i] = hn::ConcatLowerLower(u, y, x);
+      square[i + 4] = hn::ConcatUpperUpper(u, y, x);
+    }
+  }
+  if constexpr (kLanes == 16) {
+    OSCARKV_UNROLL
+    for (int i = 0; i < 4; ++i) {
+      const auto even = [&](int from) HWY_ATTR {  // blocks x0 y0 x2 y2
+        return hn::OddEvenBlocks(hn::SwapAdjacentBlocks(square[i + from + 4]), square[i + from]);
       };
-      const auto low = load(tile);
-      const auto high = codes.plane == 0 ? hn::Zero(u) : load(tile + codes.plane);
-      for (int c = 0; c < kTileSide; ++c) {
-        hn::Store(
-            ToNumbers(hn::ShiftRightSame(low, ShiftOf(c)), hn::ShiftRightSame(high, ShiftOf(c)),
-                      hn::Set(F32(), scales[channel + c]), hn::Set(F32(), zeros[channel + c])),
-            F32(), out.at(channel + c, part));
-      }
+      const auto odd = [&](int from) HWY_ATTR {  // blocks x1 y1 x3 y3
+        return hn::OddEvenBlocks(square[i + from + 4], hn::SwapAdjacentBlocks(square[i + from]));
+      };
+      const auto even_first = even(0);
+      const auto even_last = even(8);
+      const auto odd_first = odd(0);
+      const auto odd_last = odd(8);
+      square[i] = hn::ConcatLowerLower(u, even_last, even_first);
+      square[i + 4] = hn::ConcatLowerLower(u, odd_last, odd_first);
+      square[i + 8] = hn::ConcatUpperUpper(u, even_last, even_first);
+      square[i + 12] = hn::ConcatUpperUpper(u, odd_last, odd_first);
     }
   }
+#else
+  (void)square;
+#endif
 }
 
-// Of channels [first, last), a group. Lanes are tokens, the columns of a tile: each has its own
-// shift of the word of a channel. params: from the tile's first token on.
-HWY_INLINE void DecodeValueCodes(const PackedCodes& codes, const AffineFP16* params, int first,
-                                 int last, int token, TileColumns& out) {
-  const U32 u;
-  HWY_ALIGN std::uint32_t shifts[kGroup];
-  HWY_ALIGN float scales[kGroup];
-  HWY_ALIGN float zeros[kGroup];
-  SplitParams(params, kGroup, scales, zeros);
-  for (int t = 0; t < kGroup; ++t) shifts[t] = ShiftOf(t);
-  for (int channel = first; channel < last; ++channel) {
-    const std::byte* word = codes.Word(channel, token);
-    std::uint32_t low = 0;
-    std::uint32_t high = 0;
-    std::memcpy(&low, word, sizeof(low));
-    if (codes.plane != 0) std::memcpy(&high, word + codes.plane, sizeof(high));
-    for (int part = 0; part < kParts; ++part) {
-      const int lane = part * kLanes;
-      const auto shift = hn::Load(u, shifts + lane);
-      hn::Store(ToNumbers(hn::Shr(hn::Set(u, low), shift), hn::Shr(hn::Set(u, high), shift),
-                          hn::Load(F32(), scales + lane), hn::Load(F32(), zeros + lane)),
-                F32(), out.at(channel, part));
-    }
-  }
-}
-
-// The keys of the tile that begins with `token`.
-void DecodeKeyTile(const LayerSpec& spec, const HeadView& head, const float* direction, int token,
-                   TileColumns& keys) {
-  const F32 d;
-  const int dim = spec.key_dim;
-  DecodeKeyCodes(CodesOf(head.key_codes, kPageTokens, dim, spec.codec.key_bits),
-                 head.key_params + token / spec.codec.key_group * dim, token, keys);
-  if (head.keys_rotated) RotateGroup(keys.x, dim, /*back=*/true);
-  const VF factor = hn::Set(d, head.key_factor);
+// Row t of a tile goes to out + t * stride, of which kLanes pairs of channels, or half of them.
+template <bool all>
+HWY_INLINE void StoreSquares(TilePairs& pairs, int pair, std::ptrdiff_t stride,
+                             std::uint16_t* out) {
   for (int part = 0; part < kParts; ++part) {
-    const int lane = token + part * kLanes;
-    const VF norm = head.norms == nullptr ? hn::Set(d, 1.0F) : LoadBF16(head.norms + lane);
-    VF residual = hn::Zero(d);
-    if (head.has_residual) {
-      const auto codes = hn::PromoteTo(I32(), hn::LoadU(I8(), head.residuals + lane));
-      residual = hn::Mul(hn::Set(d, head.residual_step), hn::ConvertTo(d, codes));
-    }
-    for (int c = 0; c < dim; ++c) {
-      float* at = keys.at(c, part);
-      VF key = hn::Mul(hn::Mul(hn::Load(d, at), factor), norm);
-      if (head.has_residual) key = hn::Add(key, hn::Mul(residual, hn::Set(d, direction[c])));
-      hn::Store(key, d, at);
-    }
+    hn::Vec<U32> square[kLanes];
+    OSCARKV_UNROLL
+    for (int i = 0; i < kLanes; ++i) square[i] = hn::Load(U32(), pairs.at(pair + i, part));
+    TransposeSquare(square);
+    std::uint16_t* to = out + part * kLanes * stride + 2 * pair;
+    OSCARKV_UNROLL
+    for (int i = 0; i < kLanes; ++i, to += stride) StorePairs<all>(square[i], to);
   }
 }
 
-void DecodeValueTile(const LayerSpec& spec, const HeadView& head, int token, TileColumns& values) {
-  const F32 d;
-  const int dim = spec.value_dim;
-  const PackedCodes codes = CodesOf(head.value_codes, dim, kPageTokens, spec.codec.value_bits);
-  const int group = spec.value_group_channels();
-  for (int first = 0; first < dim; first += group) {
-    DecodeValueCodes(codes, head.value_params + first / group * kPageTokens + token, first,
-                     std::min(dim, first + group), token, values);
-  }
-  if (spec.codec.value_rotation == Rotation::kHadamard) RotateGroup(values.x, dim, /*back=*/true);
-  const VF factor = hn::Set(d, head.value_factor);
-  for (int i = 0; i < dim * kGroup; i += kLanes) {
-    hn::Store(hn::Mul(hn::Load(d, values.x + i), factor), d, values.x + i);
+HWY_INLINE void StoreTile(TilePairs& pairs, int dim, std::ptrdiff_t stride, std::uint16_t* out) {
+  int pair = 0;
+  for (; pair + kLanes <= dim / 2; pair += kLanes) StoreSquares<true>(pairs, pair, stride, out);
+  if (pair < dim / 2) StoreSquares<false>(pairs, pair, stride, out);
+}
+
+// Tokens [begin, begin + tokens) by tiles: tile(token, first, count, row) is to put `count` tokens
+// of the tile that begins with `token`, from its first-th on, into row `row` and those after.
+template <class Tile>
+HWY_INLINE void ForTiles(int begin, int tokens, const Tile& tile) {
+  for (int row = 0; row < tokens;) {
+    const int first = (begin + row) % kGroup;
+    const int count = std::min(kGroup - first, tokens - row);
+    tile(begin + row - first, first, count, row);
+    row += count;
   }
 }
 
-// out[tokens][dim] = tokens [begin, begin + tokens), of tiles that decode(token, columns) decodes.
+// out[tokens][dim], of tiles that decode(token, columns, emit) decodes.
 template <class Decode>
 HWY_INLINE void DecodeTiles(int begin, int tokens, int dim, float* out, const Decode& decode) {
   TileColumns columns;
   HWY_ALIGN float rows[kGroup * kMaxHeadDim];
-  for (int done = 0; done < tokens;) {
-    const int token = begin + done;
-    const int from = token % kGroup;
-    const int count = std::min(kGroup - from, tokens - done);
-    decode(token - from, columns);
-    float* to = out + static_cast<std::ptrdiff_t>(done) * dim;
+  ForTiles(begin, tokens, [&](int token, int first, int count, int row) HWY_ATTR {
+    decode(token, columns, [&](int channel, int part, VF x, VF y) HWY_ATTR {
+      hn::Store(x, F32(), columns.at(channel, part));
+      hn::Store(y, F32(), columns.at(channel + 1, part));
+    });
+    float* const to = out + static_cast<std::ptrdiff_t>(row) * dim;
     const bool whole = count == kGroup;
     Transpose({columns.x, kGroup}, dim, kGroup, {whole ? to : rows, dim});
-    if (!whole) std::copy_n(rows + from * dim, count * dim, to);
-    done += count;
+    if (!whole) std::copy_n(rows + first * dim, count * dim, to);
+  });
+}
+
+// The same in 16 bits, rows `stride` apart.
+template <DType storage, class Decode>
+HWY_INLINE void ReadTilesAs(int begin, int tokens, int dim, std::ptrdiff_t stride,
+                            std::uint16_t* out, const Decode& decode) {
+  TileColumns columns;
+  TilePairs pairs;
+  HWY_ALIGN std::uint16_t rows[kGroup * kMaxHeadDim];
+  const VF most = hn::Set(F32(), LargestFinite(storage));
+  ForTiles(begin, tokens, [&](int token, int first, int count, int row) HWY_ATTR {
+    std::uint16_t* const to = out + row * stride;
+    // Cache lines that the next tile will write, one for each pair of channels.
+    const auto fetch_next = [&](int pair) HWY_ATTR {
+      constexpr int kLine = 32;
+      const std::uint16_t* const line =
+          to + (count + pair % kGroup) * stride + pair / kGroup * kLine;
+      Fetch(reinterpret_cast<const std::byte*>(line));
+    };
+    decode(token, columns, [&](int channel, int part, VF x, VF y) HWY_ATTR {
+      hn::Store(ToPairs<storage>(x, y, most), U32(), pairs.at(channel / 2, part));
+      if (part == 0) fetch_next(channel / 2);
+    });
+    if (count == kGroup) return StoreTile(pairs, dim, stride, to);
+    StoreTile(pairs, dim, dim, rows);
+    for (int i = 0; i < count; ++i) std::copy_n(rows + (first + i) * dim, dim, to + i * stride);
+  });
+}
+
+template <class Decode>
+HWY_INLINE void ReadTiles(DType storage, int begin, int tokens, int dim, std::ptrdiff_t stride,
+                          std::uint16_t* out, const Decode& decode) {
+  if (storage == DType::kBF16) {
+    ReadTilesAs<DType::kBF16>(begin, tokens, dim, stride, out, decode);
+  } else {
+    ReadTilesAs<DType::kFP16>(begin, tokens, dim, stride, out, decode);
   }
 }
 
 void DecodeKeysOfTarget(const LayerSpec& spec, const HeadView& head, const float* direction,
                         int begin, int tokens, float* keys) {
-  DecodeTiles(begin, tokens, spec.key_dim, keys, [&](int token, TileColumns& columns) HWY_ATTR {
-    DecodeKeyTile(spec, head, direction, token, columns);
-  });
+  DecodeTiles(begin, tokens, spec.key_dim, keys,
+              [&](int token, TileColumns& columns, const auto& emit)
+                  HWY_ATTR { DecodeKeyTile(spec, head, direction, token, columns, emit); });
 }
 
 void DecodeValuesOfTarget(const LayerSpec& spec, const HeadView& head, int begin, int tokens,
                           float* values) {
-  DecodeTiles(begin, tokens, spec.value_dim, values, [&](int token, TileColumns& columns) HWY_ATTR {
-    DecodeValueTile(spec, head, token, columns);
-  });
+  DecodeTiles(begin, tokens, spec.value_dim, values,
+              [&](int token, TileColumns& columns, const auto& emit)
+                  HWY_ATTR { DecodeValueTile(spec, head, token, columns, emit); });
 }
 
-// Rounds kLanes finite numbers to nearest even.
-template <DType storage>
-HWY_INLINE void StoreRounded(VF x, std::uint16_t* out) {
-#if HWY_TARGET == HWY_SCALAR
-  *out = ToBits16(storage, x.raw);
-#else
-  if constexpr (storage == DType::kBF16) {
-    const U32 u;
-    const auto bits = hn::BitCast(u, x);
-    const auto odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(u, 1));
-    const auto rounded = hn::Add(hn::Add(bits, hn::Set(u, 0x7FFF)), odd);
-    hn::StoreU(hn::TruncateTo(U16(), hn::ShiftRight<16>(rounded)), U16(), out);
-  } else {
-    hn::StoreU(hn::BitCast(U16(), hn::DemoteTo(F16(), x)), U16(), out);
-  }
-#endif
+void ReadKeysOfTarget(const LayerSpec& spec, const HeadView& head, const float* direction,
+                      int begin, int tokens, std::ptrdiff_t stride, std::uint16_t* keys) {
+  ReadTiles(spec.storage, begin, tokens, spec.key_dim, stride, keys,
+            [&](int token, TileColumns& columns, const auto& emit)
+                HWY_ATTR { DecodeKeyTile(spec, head, direction, token, columns, emit); });
 }
 
-template <DType storage>
-HWY_INLINE void StoreFiniteAs(const float* x, int count, std::uint16_t* out) {
-  const F32 d;
-  const VF most = hn::Set(d, LargestFinite(storage));
-  for (int i = 0; i < count; i += kLanes) {
-    const VF clamped = hn::Max(hn::Min(hn::LoadU(d, x + i), most), hn::Neg(most));
-    StoreRounded<storage>(clamped, out + i);
-  }
-}
-
-void StoreFiniteOfTarget(DType storage, const float* x, int count, std::uint16_t* out) {
-  if (storage == DType::kBF16) {
-    StoreFiniteAs<DType::kBF16>(x, count, out);
-  } else {
-    StoreFiniteAs<DType::kFP16>(x, count, out);
-  }
+void ReadValuesOfTarget(const LayerSpec& spec, const HeadView& head, int begin, int tokens,
+                        std::ptrdiff_t stride, std::uint16_t* values) {
+  ReadTiles(spec.storage, begin, tokens, spec.value_dim, stride, values,
+            [&](int token, TileColumns& columns, const auto& emit)
+                HWY_ATTR { DecodeValueTile(spec, head, token, columns, emit); });
 }
 
 }  // namespace oscarkv::cpu::HWY_NAMESPACE
@@ -238,7 +247,21 @@ namespace oscarkv::cpu {
 
 HWY_EXPORT(DecodeKeysOfTarget);
 HWY_EXPORT(DecodeValuesOfTarget);
-HWY_EXPORT(StoreFiniteOfTarget);
+HWY_EXPORT(ReadKeysOfTarget);
+HWY_EXPORT(ReadValuesOfTarget);
+
+namespace {
+
+// Rows [begin, begin + tokens) of a matrix of 16-bit numbers, as they are.
+void CopyRows(const std::byte* rows, int begin, int tokens, int dim, std::ptrdiff_t stride,
+              std::uint16_t* out) {
+  const std::ptrdiff_t row_bytes = std::ptrdiff_t{2} * dim;
+  for (int t = 0; t < tokens; ++t) {
+    std::memcpy(out + t * stride, rows + (begin + t) * row_bytes, row_bytes);
+  }
+}
+
+}  // namespace
 
 void DecodeKeys(const LayerSpec& spec, const HeadView& head, const float* direction, int begin,
                 int tokens, float* keys) {
@@ -258,8 +281,20 @@ void DecodeValues(const LayerSpec& spec, const HeadView& head, int begin, int to
   HWY_DYNAMIC_DISPATCH(DecodeValuesOfTarget)(spec, head, begin, tokens, values);
 }
 
-void StoreFinite(DType storage, const float* x, int count, std::uint16_t* out) {
-  HWY_DYNAMIC_DISPATCH(StoreFiniteOfTarget)(storage, x, count, out);
+void ReadKeys(const LayerSpec& spec, const HeadView& head, const float* direction, int begin,
+              int tokens, std::ptrdiff_t stride, std::uint16_t* keys) {
+  if (!spec.keys_are_coded()) {
+    return CopyRows(head.key_codes, begin, tokens, spec.key_dim, stride, keys);
+  }
+  HWY_DYNAMIC_DISPATCH(ReadKeysOfTarget)(spec, head, direction, begin, tokens, stride, keys);
+}
+
+void ReadValues(const LayerSpec& spec, const HeadView& head, int begin, int tokens,
+                std::ptrdiff_t stride, std::uint16_t* values) {
+  if (!spec.values_are_coded()) {
+    return CopyRows(head.value_codes, begin, tokens, spec.value_dim, stride, values);
+  }
+  HWY_DYNAMIC_DISPATCH(ReadValuesOfTarget)(spec, head, begin, tokens, stride, values);
 }
 
 }  // namespace oscarkv::cpu

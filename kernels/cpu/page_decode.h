@@ -1,7 +1,9 @@
-// Tokens of a page decoded to fp32, as attention sees them, on every instruction set to the same
-// bits. Any bytes of the right length can be read without harm; nonsense decodes to nonsense.
+// Tokens of a page decoded to fp32 or to 16 bits, as attention sees them, on every instruction set
+// to the same bits. Any bytes of the right length can be read without harm; nonsense decodes to
+// nonsense.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 #include "kernels/api/layer_spec.h"
@@ -21,9 +23,12 @@ void DecodeKeys(const LayerSpec& spec, const HeadView& head, const float* direct
 void DecodeValues(const LayerSpec& spec, const HeadView& head, int begin, int tokens,
                   float* values);
 
-// out[count] = x rounded to `storage`, beyond its largest finite number to that: decoded numbers
-// may lie beyond those that were stored. REQUIRES: storage is 16 bits wide; count is a multiple
-// of 16.
-void StoreFinite(DType storage, const float* x, int count, std::uint16_t* out);
+// The same rounded to nearest even in spec.storage, token t at keys + t * stride; beyond the
+// largest finite number to that: decoded numbers may lie beyond those that were stored. Sides that
+// are not coded are copied.
+void ReadKeys(const LayerSpec& spec, const HeadView& head, const float* direction, int begin,
+              int tokens, std::ptrdiff_t stride, std::uint16_t* keys);
+void ReadValues(const LayerSpec& spec, const HeadView& head, int begin, int tokens,
+                std::ptrdiff_t stride, std::uint16_t* values);
 
 }  // namespace oscarkv::cpu

@@ -104,12 +104,6 @@ KernelStatus AddRuns(const ReadItem& item, const LayerMemory& layer, std::vector
                             : KernelStatus::InvalidArgument("the cache does not hold these tokens");
 }
 
-// Packed rows[tokens][dim] to rows of 16 bits, `stride` elements apart.
-void StoreRows(DType storage, const float* rows, int tokens, int dim, std::int64_t stride,
-               std::uint16_t* out) {
-  for (int t = 0; t < tokens; ++t) StoreFinite(storage, rows + t * dim, dim, out + t * stride);
-}
-
 void ReadPageHead(const Run& run, int head, std::uint16_t* keys, std::uint16_t* values) {
   const LayerSpec& spec = *run.layer->spec;
   const HeadView view = PageView(spec, run.bytes).Head(head);
@@ -117,15 +111,8 @@ void ReadPageHead(const Run& run, int head, std::uint16_t* keys, std::uint16_t* 
   if (direction != nullptr) direction += static_cast<std::int64_t>(head) * spec.key_dim;
   const std::int64_t key_stride = static_cast<std::int64_t>(spec.kv_heads) * spec.key_dim;
   const std::int64_t value_stride = static_cast<std::int64_t>(spec.kv_heads) * spec.value_dim;
-  alignas(64) float decoded[kWindowBlockTokens * kMaxHeadDim];
-  for (int done = 0; done < run.tokens; done += kWindowBlockTokens) {
-    const int count = std::min(kWindowBlockTokens, run.tokens - done);
-    DecodeKeys(spec, view, direction, run.first + done, count, decoded);
-    StoreRows(spec.storage, decoded, count, spec.key_dim, key_stride, keys + done * key_stride);
-    DecodeValues(spec, view, run.first + done, count, decoded);
-    StoreRows(spec.storage, decoded, count, spec.value_dim, value_stride,
-              values + done * value_stride);
-  }
+  ReadKeys(spec, view, direction, run.first, run.tokens, key_stride, keys);
+  ReadValues(spec, view, run.first, run.tokens, value_stride, values);
 }
 
 void ReadTokenHead(const Run& run, int head, std::uint16_t* keys, std::uint16_t* values) {
