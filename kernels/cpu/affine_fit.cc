@@ -172,7 +172,9 @@ HWY_INLINE Affine RoundParams(VF mean, VF scale, VF zero, AffineFP16* params) {
   const hn::Vec<U32> scale_bits = hn::PromoteTo(u, RoundToFP16(scale));
   const VF rounded = FloatFromFP16(scale_bits);
   const auto fits = hn::Gt(rounded, hn::Zero(F32()));
-  const hn::Vec<U32> zero_bits = hn::PromoteTo(u, RoundToFP16(hn::IfThenElse(fits, zero, mean)));
+  // Instruction sets do not agree on which of 0 and -0 is less: added to 0, both are 0.
+  const VF exact = hn::Add(hn::IfThenElse(fits, zero, mean), hn::Zero(F32()));
+  const hn::Vec<U32> zero_bits = hn::PromoteTo(u, RoundToFP16(exact));
   hn::StoreU(hn::Or(scale_bits, hn::ShiftLeft<16>(zero_bits)), u,
              reinterpret_cast<std::uint32_t*>(params));
   return {rounded, FloatFromFP16(zero_bits)};

@@ -7,8 +7,8 @@
 // scale = stddev(x) / stddev(code), zero = mean(x) - scale * mean(code), rounded last. Least
 // squares alone shrinks what it decodes, which flattens attention; matching the variance does not.
 //
-// A group without variance in its values or in its codes, at any step, or whose scale is zero in
-// fp16, ends with scale 0, zero = mean and codes 0.
+// A group without variance in its values or in its codes, or covariance of these, at any step, or
+// whose scale is zero in fp16, ends with scale 0, zero = mean and codes 0.
 //
 // A code is (x - zero) / scale, rounded to nearest even, clamped; kVariance takes the quotient to
 // within a few units in the last place.

@@ -40,7 +40,8 @@ HWY_INLINE void TransposePairs(const std::uint8_t* codes, int dim, float* out) {
   HWY_ALIGN float rows[kTokens * kMaxPairs];
   const int pairs = dim / 2;
   for (int t = 0; t < kTokens; ++t, codes += dim) {
-    for (int p = 0; p < pairs; p += kLanes) {
+    for (int first = 0; first < pairs; first += kLanes) {
+      const int p = first + kLanes <= pairs ? first : pairs - kLanes;  // the last may do some again
       std::uint16_t bytes[kLanes];
       std::memcpy(bytes, codes + 2 * p, sizeof(bytes));
       const auto both = hn::PromoteTo(u, hn::LoadU(two_bytes, bytes));

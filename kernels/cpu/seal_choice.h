@@ -33,7 +33,7 @@ class AttentionChange {
   double Of(const CodedKeys& keys);
 
  private:
-  // logits[num_queries][tokens, rounded up to whole vectors] of the first rows.
+  // logits[num_queries][tokens, rounded up to kLogitsMultiple] of the first rows.
   void Logits(const TokenRows& rows, int tokens, float* logits);
 
   const int num_queries_;

@@ -272,6 +272,20 @@ TEST(AffineFitsTest, ConstantGroupsBecomeTheirMean) {
   }
 }
 
+// Whatever an instruction set takes for the least of 0 and -0.
+TEST(AffineFitsTest, ZerosOfBothSignsGiveOneZero) {
+  for (const bool negative_first : {false, true}) {
+    std::vector<float> zeros(32, 0.0F);
+    for (std::size_t i = negative_first ? 0 : 1; i < zeros.size(); i += 2) zeros[i] = -0.0F;
+    std::vector<float> with_ones = zeros;
+    with_ones[9] = 1;
+    for (const Fit fit : {Fit::kVariance, Fit::kMinMax}) {
+      EXPECT_EQ(FitOne(zeros, 2, fit).params[0].zero, 0);
+    }
+    EXPECT_EQ(FitOne(with_ones, 2, Fit::kMinMax).params[0].zero, 0);
+  }
+}
+
 TEST(AffineFitsTest, RangesThatVanishInFP16BecomeTheirMean) {
   std::vector<float> tiny(128, 1e-12F);
   tiny[7] = -1e-12F;

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -17,7 +18,7 @@ namespace {
 
 struct Input {
   std::vector<AffineFP16> params;
-  std::vector<std::uint8_t> codes;
+  std::vector<std::uint8_t> codes;  // no longer than they are
   std::vector<float> queries;
   KeyCodes keys;
 
@@ -31,6 +32,8 @@ struct Input {
       params.push_back({ToFP16(std::abs(normal(random))), ToFP16(10 * normal(random))});
     }
     for (int i = 0; i < num_queries * dim; ++i) queries.push_back(normal(random));
+    if (num_queries > 1) queries[dim + 5] *= 1000;  // one channel beside which others are small
+    codes.shrink_to_fit();
     keys = {.dim = dim, .group = group, .params = params.data(), .codes = codes.data()};
   }
 };
@@ -51,14 +54,20 @@ TEST(CodeLogitsTest, AreTheDotProductsOnEveryInstructionSet) {
           for (int t = 0; t < kPageTokens; ++t) {
             double expected = 0;
             double magnitudes = 0;
+            double codes = 0;
+            double largest = 0;
             for (int c = 0; c < dim; ++c) {
               const AffineFP16 affine = input.params[t / group * dim + c];
               const double key =
                   double{FromFP16(affine.scale)} * input.codes[t * dim + c] + FromFP16(affine.zero);
               expected += key * input.queries[i * dim + c];
               magnitudes += std::abs(key * input.queries[i * dim + c]);
+              codes += input.codes[t * dim + c];
+              largest = std::max(
+                  largest, std::abs(double{input.queries[i * dim + c]} * FromFP16(affine.scale)));
             }
-            ASSERT_NEAR(first[i * kPageTokens + t], expected, magnitudes * 0x1p-14);
+            ASSERT_NEAR(first[i * kPageTokens + t], expected,
+                        largest * codes * 0x1p-16 + magnitudes * 0x1p-20);
           }
         }
       }
