@@ -110,7 +110,7 @@ absl::Status Batch::Prepare(Work* work) const {
               .keys = item.keys.data,
               .values = item.values.data,
               .crc = work->crc};
-    pages = work->layer().SealablePages();
+    pages = work->layer().DuePages();
   }
   return work->change->Prepare(pages, tokens, work->queries);
 }

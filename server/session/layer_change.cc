@@ -32,7 +32,6 @@ LayerChange::~LayerChange() {
 absl::Status LayerChange::Prepare(std::int64_t pages, const TokenRows& tokens,
                                   const QueryRows& queries) {
   assert(!applied_ && pages <= layer_->SealablePages());
-  assert(tokens.count == 0 || pages > 0 || !layer_->preparation());
   tokens_ = tokens;
   if (pages > 0 && layer_->preparation()) {
     pages = std::max(pages, static_cast<std::int64_t>(layer_->preparation()->pages()));
@@ -86,6 +85,8 @@ absl::Status LayerChange::PrepareTail(const BlockRef& old, std::int64_t bytes, T
   std::vector<BlockRef> block;
   absl::Status status = pool_->Allocate(MemoryKind::kWindow, bytes, 1, &block);
   if (!status.ok()) return status;
+  // The layer gives the block away, and a preparation may have to read it yet.
+  drops_preparation_ |= old && layer_->preparation();
   if (old) copy_items_.push_back({.from = old.id(), .to = block[0].id(), .bytes = bytes});
   *tail = {.replaced = true, .block = std::move(block[0])};
   return absl::OkStatus();
@@ -100,7 +101,7 @@ absl::Status LayerChange::PrepareSample(std::int64_t pages, const QueryRows& que
       layer_->sample_.row_bytes() * static_cast<std::int64_t>(missing.size());
   if (!host_memory_.Grow(bytes)) return OutOfMemory("no memory left for sampled queries");
   sample_addition_ = layer_->sample_.Prepare(queries, missing);
-  drops_preparation_ =
+  drops_preparation_ |=
       pages == 0 && layer_->preparation() && !missing.empty() &&
       queries.begin + missing.front() * queries.stride < layer_->preparation()->inputs_end();
   return absl::OkStatus();

@@ -50,11 +50,10 @@ class LayerChange {
   LayerChange& operator=(const LayerChange&) = delete;
 
   // Any of the three may be nothing: 0 pages, tokens.count == 0, queries.count == 0.
-  // What the layer has prepared is sealed even if `pages` is less.
-  // REQUIRES: pages <= layer.SealablePages(), and > 0 if tokens come to a layer that has prepared
-  // some; data lives as long as the change.
-  // Errors: RESOURCE_EXHAUSTED; whatever else Backend::Allocate returns. If it throws bad_alloc,
-  // nothing has changed either.
+  // If there are pages, all that the layer has prepared are sealed, even if `pages` is less; if
+  // not, it keeps them prepared. REQUIRES: pages <= layer.SealablePages(); data lives as long as
+  // the change. Errors: RESOURCE_EXHAUSTED; whatever else Backend::Allocate returns. If it throws
+  // bad_alloc, nothing has changed either.
   absl::Status Prepare(std::int64_t pages, const TokenRows& tokens, const QueryRows& queries);
 
   // How many pages it seals; some may be sealed already, so that there are fewer items.
@@ -101,7 +100,7 @@ class LayerChange {
   std::vector<AppendItem> append_items_;
 
   QuerySample::Addition sample_addition_;
-  bool drops_preparation_ = false;  // it would lack some of the queries
+  bool drops_preparation_ = false;  // it would lack queries, or a block that it reads
 
   bool applied_ = false;
 };

@@ -25,7 +25,7 @@ LayerStats LayerState::Stats() const {
   LayerStats stats{.layer = spec_->layer,
                    .length = length_,
                    .sealed_tokens = pages_.tokens(),
-                   .due_pages = SealablePages() - PreparedPages(),
+                   .due_pages = std::max<std::int64_t>(0, DuePages() - PreparedPages()),
                    .pages_sealed_without_queries = pages_.blind_pages(),
                    .logical_bytes = length_ * spec_->logical_bytes_per_token(),
                    .page_bytes = pages_.bytes(),
@@ -40,7 +40,15 @@ LayerStats LayerState::Stats() const {
 }
 
 std::int64_t LayerState::SealablePages() const {
-  const std::int64_t room = length_ - window_.begin() - spec_->codec.window;
+  return PagesBefore(length_ - spec_->codec.window);
+}
+
+std::int64_t LayerState::DuePages() const {
+  return PagesBefore(length_ - spec_->codec.window - kSealSlack);
+}
+
+std::int64_t LayerState::PagesBefore(std::int64_t position) const {
+  const std::int64_t room = position - window_.begin();
   return !spec_->seals() || room < kPageTokens ? 0 : room / kPageTokens;
 }
 

@@ -11,8 +11,9 @@
 //   4. The page that found `directions` is there, if they are not empty.
 //   5. host_memory is the size of the sample and of the session's own directions.
 //   6. What a preparation is made of stays as it is for as long as the layer has the preparation:
-//      whoever changes the window or the directions takes it first, whoever adds to the queries of
-//      its pages drops it.
+//      whoever takes blocks from the window, or changes the directions, takes it first; whoever
+//      adds to the queries of its pages, or puts a copy in the place of a block, drops it. Appends
+//      write behind what it reads.
 #pragma once
 
 #include <cstddef>
@@ -43,6 +44,11 @@ struct AppendRecord {
   std::uint32_t crc = 0;  // CRC-32C of the bytes of keys, then of values
 };
 
+// How many tokens after the first one that allows a page to be sealed it is sealed: steps in which
+// it can be sealed ahead. Each keeps one more token in 16 bits.
+inline constexpr int kSealSlack = 8;
+static_assert(kSealSlack <= kPageTokens);
+
 class LayerState {
  public:
   // REQUIRES: spec and budget outlive the layer.
@@ -61,6 +67,9 @@ class LayerState {
 
   // How many pages could be sealed so that each is followed by a whole window.
   std::int64_t SealablePages() const;
+  // Those of them that the next append seals: pages wait for kSealSlack more tokens. Fewer by one
+  // at most.
+  std::int64_t DuePages() const;
 
   // What the next pages are made of.
   SealSource Source() const;
@@ -82,6 +91,7 @@ class LayerState {
   friend class LayerChange;
   friend class LayerStatePeer;  // of tests: holds blocks, as a fork would
 
+  std::int64_t PagesBefore(std::int64_t position) const;
   std::int64_t PreparedPages() const;
   bool WantsSample() const;
   // Residual directions to seal and to attend with; null: none (yet).

@@ -58,7 +58,9 @@ void Preparer::Prepare(LayerState* layer) noexcept {
 std::shared_ptr<Preparation> Preparer::Make(const LayerState& layer) {
   const SealSource source = layer.Source();
   auto sealing = std::make_unique<Sealing>(source, pool_, budget_);
-  const std::int64_t pages = std::min(most_pages_, layer.SealablePages());
+  // Those that the next append seals; if there are none, the one that a later append will.
+  const std::int64_t due = layer.DuePages();
+  const std::int64_t pages = due > 0 ? std::min(most_pages_, due) : layer.SealablePages();
   if (!sealing->Add(pages, source, Purpose::kAhead).ok()) return nullptr;
   if (!sealing->CopyQueries(source, Purpose::kAhead).ok()) return nullptr;
   return std::make_shared<Preparation>(std::move(sealing));

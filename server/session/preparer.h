@@ -1,6 +1,5 @@
-// Seals pages ahead, in the background: between the request that makes a page due and the layer's
-// next append, which seals it (server/session/INVARIANTS.md), so that no reply waits for a whole
-// page.
+// Seals pages ahead, in the background: between the request that makes it possible and the append
+// that needs them sealed (server/session/INVARIANTS.md), so that no reply waits for a whole page.
 //
 // Thread-safety: all functions may be called at once, but for DoPiece.
 //
@@ -36,9 +35,9 @@ class Preparer {
   // REQUIRES: not called before.
   void Start();
 
-  // Has the layer's due pages prepared, if there are any and memory allows, unless it has a
-  // preparation. Quick. REQUIRES: the layer's lock is held; the preparer's thread is the only one
-  // that is.
+  // Has the layer's due pages prepared, or else the one that will be due next, if it can be sealed
+  // and memory allows, unless the layer has a preparation. Quick. REQUIRES: the layer's lock is
+  // held; the preparer's thread is the only one that is.
   void Prepare(LayerState* layer) noexcept;
 
   // Does the next piece there is; false if there was none. REQUIRES: not started.

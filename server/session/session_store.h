@@ -141,8 +141,8 @@ struct StoreOptions {
   // within this time to meet the very state of its first try; later they are answered too, from
   // pages that may have been sealed meanwhile, within their quantization error.
   absl::Duration settle_after = absl::Seconds(60);
-  // How many due pages of a layer are sealed in the background, between the request that makes them
-  // due and the append that installs them, which seals the others; 0: none.
+  // How many pages of a layer are sealed in the background before the append that needs them
+  // sealed, which seals the others; 0: none.
   int prepared_pages = 4;
   std::uint64_t first_generation = 1;  // generations never repeat over restarts
 };

@@ -106,12 +106,13 @@ TEST_F(PreparedBatchTest, ASlidingWindowBoundsTheCost) {
 // The step that seals a long prompt takes long, however little it appends.
 TEST_F(PreparedBatchTest, PagesThatAreDueCostWhatSealingThemDoes) {
   const v1::Session session = Create("a");
-  Append(session, 0, 128 + 3 * 128 + 4);
-  const std::int64_t seals = CostOfStep(session, 516);
-  Append(session, 516, 1);
-  const std::int64_t later = CostOfStep(session, 517);
+  constexpr int kLength = 600;  // sinks, three pages, the window, and some more
+  Append(session, 0, kLength);
+  const std::int64_t seals = CostOfStep(session, kLength);
+  Append(session, kLength, 1);
+  const std::int64_t later = CostOfStep(session, kLength + 1);
   EXPECT_GT(seals - later, 3 * 128 * 10);
-  EXPECT_LT(CostOf(AttendRequestOf(model_, session, 0, 517, 0, 1)), later);
+  EXPECT_LT(CostOf(AttendRequestOf(model_, session, 0, kLength + 1, 0, 1)), later);
 }
 
 }  // namespace

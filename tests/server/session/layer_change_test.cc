@@ -4,7 +4,9 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <memory>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "kernels/api/query_directions.h"
@@ -207,6 +209,38 @@ TEST_F(LayerChangeTest, CopiesASharedPartlyFilledBlock) {
       for (std::size_t i = 0; i < shared.size(); ++i) EXPECT_EQ(BytesOf(shared[i]), bytes[i]);
     }
   }
+}
+
+// The layer gives the block away, and with it what keeps it in place until it has been read.
+TEST_F(LayerChangeTest, ACopyInThePlaceOfABlockDropsWhatIsPrepared) {
+  for (const bool with_copy : {false, true}) {
+    layer_.Truncate(0);
+    Append(4 + 128 + 40);
+    ASSERT_EQ(layer_.SealablePages(), 1);
+    auto sealing = std::make_unique<Sealing>(layer_.Source(), &pool_, &budget_);
+    ASSERT_TRUE(sealing->Add(1, layer_.Source(), Purpose::kAhead).ok());
+    ASSERT_TRUE(sealing->CopyQueries(layer_.Source(), Purpose::kAhead).ok());
+    layer_.SetPreparation(std::make_shared<Preparation>(std::move(sealing)));
+    std::vector<BlockRef> shared;
+    if (with_copy) shared = LayerStatePeer::Share(layer_);
+    Append(1);
+    EXPECT_EQ(layer_.preparation() == nullptr, with_copy);
+    ExpectTokens(4 + 128 + 41);
+  }
+}
+
+TEST_F(LayerChangeTest, PagesAreDueSomeTokensAfterTheyCouldBeSealed) {
+  Append(4 + 128 + 32);
+  EXPECT_EQ(layer_.SealablePages(), 1);
+  EXPECT_EQ(layer_.DuePages(), 0);
+  Append(kSealSlack - 1);
+  EXPECT_EQ(layer_.DuePages(), 0);
+  Append(1);
+  EXPECT_EQ(layer_.DuePages(), 1);
+  EXPECT_EQ(layer_.Stats().due_pages, 1);
+  Append(128 - kSealSlack);
+  EXPECT_EQ(layer_.SealablePages(), 2);
+  EXPECT_EQ(layer_.DuePages(), 1);
 }
 
 TEST_F(LayerChangeTest, TruncatesExactlyAtEveryLength) {

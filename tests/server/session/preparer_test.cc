@@ -23,8 +23,11 @@
 namespace oscarkv {
 namespace {
 
-constexpr std::int32_t kDue = 4 + 128 + 32;  // tokens of a small layer that make a page due
-constexpr int kPieces = 3;                   // of its first page: directions, two heads
+// Tokens of a small layer after which its first page may be sealed, and those after which the next
+// append does.
+constexpr std::int32_t kSealable = 4 + 128 + 32;
+constexpr std::int32_t kDue = kSealable + kSealSlack;
+constexpr int kPieces = 3;  // of its first page: directions, two heads
 
 class PreparerTest : public ::testing::Test {
  protected:
@@ -55,18 +58,25 @@ class PreparerTest : public ::testing::Test {
   FaultyBackend backend_{&fake_};
 };
 
-TEST_F(PreparerTest, TheNextAppendFindsThePageSealed) {
+TEST_F(PreparerTest, TheAppendThatNeedsAPageFindsItSealed) {
   const std::vector<std::string> expected = PagesWithout({kDue, 1});
   SessionRig rig(&backend_);
   const auto session = rig.Create(SmallSession("s"));
-  Append(&rig, session.get(), kDue - 1);
+  Append(&rig, session.get(), kSealable - 1);
   EXPECT_EQ(rig.DoPieces(), 0);
   Append(&rig, session.get(), 1);
   EXPECT_EQ(rig.DoPieces(), kPieces);
   EXPECT_EQ(rig.preparer().pages(), 1);
-  EXPECT_EQ(rig.Stats(*session).sealed_tokens, 0);
 
+  // The appends between leave it as it is.
   const int seals = Seals();
+  for (int i = 0; i < kSealSlack; ++i) {
+    EXPECT_EQ(rig.Stats(*session).sealed_tokens, 0);
+    EXPECT_GT(rig.Stats(*session).prepared_bytes, 0);
+    Append(&rig, session.get(), 1);
+    EXPECT_EQ(rig.DoPieces(), 0);
+  }
+  EXPECT_EQ(rig.Stats(*session).sealed_tokens, 0);
   Append(&rig, session.get(), 1);
   EXPECT_EQ(Seals(), seals);
   EXPECT_EQ(rig.Stats(*session).sealed_tokens, 128);
@@ -77,7 +87,7 @@ TEST_F(PreparerTest, TheNextAppendFindsThePageSealed) {
 }
 
 TEST_F(PreparerTest, TheNextAppendTakesOverWhereverThePieceEnds) {
-  const std::vector<std::int32_t> counts = {4 + 3 * 128 + 32, 1};
+  const std::vector<std::int32_t> counts = {kDue + 2 * 128, 1};
   const std::vector<std::string> expected = PagesWithout(counts);
   ASSERT_EQ(expected.size(), 3U);
   int all = 0;
@@ -98,7 +108,7 @@ TEST_F(PreparerTest, TheNextAppendTakesOverWhereverThePieceEnds) {
 
 // Of more pages than a layer may have prepared the append seals the others.
 TEST_F(PreparerTest, PreparesSoManyPagesOfALayerAndNoMore) {
-  const std::vector<std::int32_t> counts = {4 + 6 * 128 + 32, 1};
+  const std::vector<std::int32_t> counts = {kDue + 5 * 128, 1};
   const std::vector<std::string> expected = PagesWithout(counts);
   for (int most = 0; most < 7; ++most) {
     SessionRig rig(&backend_, 1 << 28, most);
@@ -108,6 +118,21 @@ TEST_F(PreparerTest, PreparesSoManyPagesOfALayerAndNoMore) {
     Append(&rig, session.get(), counts[1]);
     EXPECT_EQ(rig.Pages(session.get()), expected) << most;
   }
+}
+
+// One that may be sealed, but need not be yet, is no part of what the next append seals.
+TEST_F(PreparerTest, PreparesWhatIsDueBeforeWhatIsNot) {
+  const std::vector<std::string> expected = PagesWithout({kSealable + 128, 1});
+  ASSERT_EQ(expected.size(), 1U);
+  SessionRig rig(&backend_);
+  const auto session = rig.Create(SmallSession("s"));
+  Append(&rig, session.get(), kSealable + 128);
+  EXPECT_EQ(rig.DoPieces(), kPieces);
+  Append(&rig, session.get(), 1);
+  EXPECT_EQ(rig.Pages(session.get()), expected);
+  EXPECT_EQ(rig.DoPieces(), 2);  // the next one
+  Append(&rig, session.get(), 1);
+  EXPECT_EQ(rig.Pages(session.get()), expected);
 }
 
 // In the order in which layers were left, which is that in which they come again.

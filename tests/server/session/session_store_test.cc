@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "server/base/error.h"
+#include "server/session/layer_state.h"
 #include "tests/server/support/error_details.h"
 #include "tests/server/support/fake_backend.h"
 #include "tests/server/support/faulty_backend.h"
@@ -230,8 +231,9 @@ TEST_F(SessionStoreTest, RepeatsAreAcknowledged) {
 
 TEST_F(SessionStoreTest, RepeatedAttendAnswersAlikeAcrossASeal) {
   Create(SmallSession("s"));
-  ASSERT_TRUE(AppendTokens(0, 4 + 128 + 31).ok());
-  for (std::int64_t t = 163; t < 170; ++t) {
+  constexpr std::int64_t kDue = 4 + 128 + 32 + kSealSlack;
+  ASSERT_TRUE(AppendTokens(0, kDue - 1).ok());
+  for (std::int64_t t = kDue - 1; t < kDue + 6; ++t) {
     Request request = AttendRequest("s", Generation(), SourceOf(), t, 1, 1);
     ASSERT_TRUE(Attend(&store_, 0, &request).ok());
     const std::int64_t sealed = Info().layers[0].sealed_tokens;
@@ -240,8 +242,8 @@ TEST_F(SessionStoreTest, RepeatedAttendAnswersAlikeAcrossASeal) {
     EXPECT_TRUE(request.item.repeated);
     EXPECT_EQ(request.outputs, outputs);
     EXPECT_EQ(Info().layers[0].sealed_tokens, sealed);
-    // The page is due at the start of the append that finds 164 tokens.
-    EXPECT_EQ(sealed, t >= 164 ? 128 : 0) << t;
+    // The page is sealed at the start of the append that finds so many tokens.
+    EXPECT_EQ(sealed, t >= kDue ? 128 : 0) << t;
   }
 }
 
