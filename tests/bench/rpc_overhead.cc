@@ -134,9 +134,10 @@ void Run(int rounds) {
   const std::string query_only = QueryOnly(queried, kContext);
   const grpc::ByteBuffer reply = attend.Call(query_only);
   CheckApplied<v1::AttendResponse>(reply);
-  grpc::Slice reply_bytes;
-  Require(reply.DumpToSingleSlice(&reply_bytes).ok(), "a reply");
-  echo.set_reply(std::string(reply_bytes.begin(), reply_bytes.end()));
+  v1::DecodeResponse decoded_reply;
+  *decoded_reply.mutable_attend() = FromBytes<v1::AttendResponse>(reply);
+  decoded_reply.mutable_status();
+  echo.set_replies(decoded_reply.attend().SerializeAsString(), decoded_reply.SerializeAsString());
 
   Timer echo_unary_time("echo, unary");
   Timer echo_stream_time("echo, stream");

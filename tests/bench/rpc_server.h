@@ -14,17 +14,20 @@
 
 namespace oscarkv::bench {
 
-// Answers Attend and Decode with the same bytes, whatever is asked.
+// Answers whatever is asked of Attend, and of Decode, with the same bytes.
 class EchoService final
     : public v1::KvCacheService::WithRawCallbackMethod_Attend<
           v1::KvCacheService::WithRawCallbackMethod_Decode<v1::KvCacheService::Service>> {
  public:
-  void set_reply(const std::string& reply) { reply_ = ToBytes(reply); }
+  void set_replies(const std::string& attend, const std::string& decode) {
+    attend_reply_ = ToBytes(attend);
+    decode_reply_ = ToBytes(decode);
+  }
 
   grpc::ServerUnaryReactor* Attend(grpc::CallbackServerContext* context,
                                    const grpc::ByteBuffer* /*request*/,
                                    grpc::ByteBuffer* reply) override {
-    *reply = reply_;
+    *reply = attend_reply_;
     grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
     reactor->Finish(grpc::Status::OK);
     return reactor;
@@ -32,7 +35,7 @@ class EchoService final
 
   grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* Decode(
       grpc::CallbackServerContext* /*context*/) override {
-    return new Stream(reply_);
+    return new Stream(decode_reply_);
   }
 
  private:
@@ -57,7 +60,8 @@ class EchoService final
     grpc::ByteBuffer request_;
   };
 
-  grpc::ByteBuffer reply_;
+  grpc::ByteBuffer attend_reply_;
+  grpc::ByteBuffer decode_reply_;
 };
 
 class Listening {
