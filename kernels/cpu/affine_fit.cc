@@ -61,22 +61,19 @@ HWY_INLINE Moments MomentsOf(const float* from, std::ptrdiff_t stride, float fac
   }
   const VF times = SetAll(factor);
   const VF n = SetAll(static_cast<float>(count));
-  Moments moments;
-  moments.low = hn::Mul(low, times);
-  moments.high = hn::Mul(high, times);
-  moments.mean = hn::Div(hn::Mul(sum, times), n);
-  moments.sum = hn::Zero(d);
-  moments.squares = hn::Zero(d);
+  const VF mean = hn::Div(hn::Mul(sum, times), n);
+  VF rest = hn::Zero(d);
+  VF squares = hn::Zero(d);
   for (int i = 0; i < count; ++i) {
     const VF value = hn::LoadU(d, from + i * stride);
-    const VF y = FusedMulSub(value, times, moments.mean);
+    const VF y = FusedMulSub(value, times, mean);
     hn::Store(centered ? y : hn::Mul(value, times), d, x + i * kLanes);
-    moments.sum = hn::Add(moments.sum, y);
-    moments.squares = FusedMulAdd(y, y, moments.squares);
+    rest = hn::Add(rest, y);
+    squares = FusedMulAdd(y, y, squares);
   }
-  const VF variance = hn::Sub(moments.squares, hn::Div(hn::Mul(moments.sum, moments.sum), n));
-  moments.variance = hn::Max(variance, hn::Zero(d));
-  return moments;
+  const VF variance = hn::Sub(squares, hn::Div(hn::Mul(rest, rest), n));
+  return {hn::Mul(low, times),           hn::Mul(high, times), mean, rest, squares,
+          hn::Max(variance, hn::Zero(d))};
 }
 
 // The mean, with what rounding left of it at first.
@@ -219,7 +216,7 @@ HWY_INLINE Fitted FitVariance(const Block& block, const Moments& m, float top, A
       hn::IfThenElseZero(hn::Gt(m.variance, none), hn::Div(hn::Mul(SetAll(2), half), SetAll(top)));
   // From the mean, as first found.
   VF zero = hn::Sub(hn::Sub(hn::Mul(hn::Add(m.low, m.high), SetAll(0.5F)), m.mean), half);
-  CodeSums sums;
+  CodeSums sums = {none, none, none};
   for (int step = 0; step <= kRefits; ++step) {
     const bool last = step == kRefits;
     sums = last ? AssignCentered<true>(block, scale, zero, BitsOf(top))
@@ -264,15 +261,12 @@ FitSums FitGroupsOfTarget(const float* x, float factor, int count, int lanes, in
   const auto top = static_cast<float>((1 << bits) - 1);
   for (int lane = 0; lane < lanes; lane += kLanes) {
     const Block block = {numbers, count, codes + lane, lanes};
-    Moments moments;
-    Fitted fitted;
-    if (fit == Fit::kMinMax) {
-      moments = MomentsOf</*centered=*/false>(x + lane, lanes, factor, count, numbers);
-      fitted = FitMinMax(block, moments, top, params + lane);
-    } else {
-      moments = MomentsOf</*centered=*/true>(x + lane, lanes, factor, count, numbers);
-      fitted = FitVariance(block, moments, top, params + lane);
-    }
+    const bool min_max = fit == Fit::kMinMax;
+    const Moments moments =
+        min_max ? MomentsOf</*centered=*/false>(x + lane, lanes, factor, count, numbers)
+                : MomentsOf</*centered=*/true>(x + lane, lanes, factor, count, numbers);
+    const Fitted fitted = min_max ? FitMinMax(block, moments, top, params + lane)
+                                  : FitVariance(block, moments, top, params + lane);
     ClearDegenerate(block, fitted.affine.scale);
     AddSquares(moments, fitted, SetAll(static_cast<float>(count)), sums);
   }

@@ -59,7 +59,8 @@ HWY_INLINE void Butterflies(float* x, int rows, int stride, float factor, const 
 
 // x (I (x) H_run) on what `first` makes of x[rows][width]. REQUIRES: run is a power of two > 1.
 template <int width, class First = AsTheyAre>
-HWY_INLINE void MultiplySylvester(float* x, int rows, int run, float factor, First first = {}) {
+HWY_INLINE void MultiplySylvester(float* x, int rows, int run, float factor,
+                                  const First& first = {}) {
   const auto step = [&](int stride, const auto& before) HWY_ATTR {
     const int left = run / stride;
     const float last = left <= 8 ? factor : 1.0F;
@@ -83,7 +84,7 @@ class LaneButterflies {
  public:
   HWY_INLINE LaneButterflies() {
     const auto lane = hn::Iota(I32(), 0);
-    for (int i = 0; i < kStrides; ++i) {
+    for (int i = 0; i < kSigns; ++i) {
       const auto second = hn::Ne(hn::And(lane, hn::Set(I32(), 1 << i)), hn::Zero(I32()));
       sign_[i] =
           hn::IfThenElse(hn::RebindMask(F32(), second), hn::Set(F32(), -1), hn::Set(F32(), 1));
@@ -101,8 +102,8 @@ class LaneButterflies {
   }
 
  private:
-  static constexpr int kStrides = std::bit_width(static_cast<unsigned>(kLanes)) - 1;
-  VF sign_[kStrides > 0 ? kStrides : 1];
+  static constexpr int kSigns = kLanes == 1 ? 1 : std::bit_width(static_cast<unsigned>(kLanes)) - 1;
+  VF sign_[kSigns];
 };
 
 // x (H_m (x) I) on x[dim][kGroup], or with H_m transposed; then times `factor`.

@@ -14,6 +14,7 @@
 
 #include "kernels/api/page_layout.h"
 #include "kernels/cpu/slab_pool.h"
+#include "tests/kernels/support/trials.h"
 
 namespace oscarkv::cpu {
 namespace {
@@ -86,6 +87,7 @@ TEST(SlabMemory, IsAlignedAndApart) {
 
 TEST(SlabMemory, WhatDoesNotFitTheAddressSpaceIsRefused) {
   if (!SlabsAreShared()) GTEST_SKIP() << "memory comes from the sanitizer";
+  if (::oscarkv::testing::Emulated()) GTEST_SKIP() << "an emulated system does not keep limits";
   std::int64_t pages = 0;
   if (!(std::ifstream("/proc/self/statm") >> pages)) GTEST_SKIP() << "the system does not tell";
   rlimit before{};
@@ -111,6 +113,7 @@ TEST(SlabMemory, WhatDoesNotFitTheAddressSpaceIsRefused) {
 // One slab of a size may hold little, and is not to take two megabytes for it.
 TEST(SlabMemory, HugePagesFromTheSecondSlabOn) {
   if (!SlabsAreShared()) GTEST_SKIP() << "memory comes from the sanitizer";
+  if (::oscarkv::testing::Emulated()) GTEST_SKIP() << "an emulated system does not tell";
   if (!SystemHasHugePages()) GTEST_SKIP() << "the system has no huge pages";
   constexpr std::int64_t kPiece = 131'072;
   SlabPool pool;
