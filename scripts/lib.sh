@@ -136,7 +136,10 @@ BUILD_PACKAGES=(
   libgtest-dev libgmock-dev
 )
 # clang-format is of one version, or machines would disagree on the format.
-TEST_PACKAGES=(clang libclang-rt-dev clang-tidy clang-format-14 shellcheck libbenchmark-dev)
+TEST_PACKAGES=(
+  clang libclang-rt-dev clang-tidy clang-format-14 shellcheck libbenchmark-dev
+  g++-aarch64-linux-gnu qemu-user googletest
+)
 
 # Those of the named packages that are not installed.
 missing_packages() {

@@ -1,12 +1,14 @@
 #include "server/config.h"
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <charconv>
 #include <limits>
 #include <system_error>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "server/base/string_view.h"
 
 namespace oscarkv {
@@ -99,6 +101,15 @@ constexpr Setting kSettings[] = {
        return Choose(value, {{"auto", BackendKind::kAuto}, {"cpu", BackendKind::kCpu}},
                      config.backend);
      }},
+    {"cpu-instructions", "OSCARKV_CPU_INSTRUCTIONS", "auto",
+     "auto, or what the processor has of avx512-vnni, avx512, avx2, scalar, neon-dotprod and neon",
+     "Instruction set that computes on the CPU. auto: the fastest. All give the same bits.",
+     [](std::string_view value, Config& config) {
+       const std::vector<std::string> sets = CpuInstructionSets();
+       config.cpu_instructions = value == "auto" ? "" : value;
+       return value == "auto" || std::find(sets.begin(), sets.end(), value) != sets.end();
+     },
+     CpuInstructionSets},
     {"threads", "OSCARKV_THREADS", "0", "0 to 1024",
      "Threads that compute. 0: one for each processor that the process may use.",
      [](std::string_view value, Config& config) {
@@ -165,9 +176,12 @@ constexpr Setting kSettings[] = {
 };
 
 absl::Status SettingError(const Setting& setting, std::string_view value) {
-  return absl::InvalidArgumentError(absl::StrCat("--", setting.flag, " (", setting.environment,
-                                                 ") is `", ToAbsl(value), "`; expected ",
-                                                 setting.expected));
+  std::string message = absl::StrCat("--", setting.flag, " (", setting.environment, ") is `",
+                                     ToAbsl(value), "`; expected ", setting.expected);
+  if (setting.possible != nullptr) {
+    absl::StrAppend(&message, "; this machine has ", absl::StrJoin(setting.possible(), ", "));
+  }
+  return absl::InvalidArgumentError(message);
 }
 
 }  // namespace

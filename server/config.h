@@ -6,6 +6,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
@@ -18,6 +19,7 @@ namespace oscarkv {
 struct Config {
   std::string address = "127.0.0.1:50051";  // host:port, port 0: any free one; or unix:path
   BackendKind backend = BackendKind::kAuto;
+  std::string cpu_instructions;               // of CpuInstructionSets(); empty: the fastest
   int threads = 0;                            // 0: one per processor that this process may use
   std::int64_t memory_budget_bytes = 0;       // 0: half of the backend's memory
   Profile profile = Profile::kDense;          // of sessions that name none
@@ -37,6 +39,8 @@ struct Setting {
   const char* help;
   // Sets the field; false if `value` is not as expected.
   bool (*set)(std::string_view value, Config& config);
+  // What this machine has of what is expected; null: all.
+  std::vector<std::string> (*possible)() = nullptr;
 };
 
 std::span<const Setting> Settings();

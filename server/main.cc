@@ -63,9 +63,10 @@ int Serve(const oscarkv::Config& config) {
     std::fprintf(stderr, "oscarkv-server: %s\n", std::string(server.status().message()).c_str());
     return kExitFailure;
   }
-  oscarkv::Log(
-      LogLevel::kInfo, "serving",
-      {{"address", (*server)->address()}, {"version", std::string(oscarkv::ServerVersion())}});
+  oscarkv::Log(LogLevel::kInfo, "serving",
+               {{"address", (*server)->address()},
+                {"version", std::string(oscarkv::ServerVersion())},
+                {"backend", (*server)->backend()}});
   const int signal = WaitForStop(signals);
   oscarkv::Log(LogLevel::kInfo, "stopping",
                {{"signal", signal == SIGINT ? "SIGINT" : "SIGTERM"},

@@ -112,6 +112,10 @@ class Server::Impl {
   absl::Status Start(const Config& config);
   bool Drain(absl::Duration grace);
   std::string address() const { return address_; }
+  std::string backend() const {
+    return absl::StrCat(backend_info_.name, ", ", backend_info_.device, ", ", backend_info_.threads,
+                        " threads");
+  }
 
  private:
   absl::Status MakeStore(const Config& config);
@@ -143,7 +147,9 @@ absl::Status Server::Impl::Start(const Config& config) {
 }
 
 absl::Status Server::Impl::MakeStore(const Config& config) {
-  BackendResult made = MakeBackend({.kind = config.backend, .threads = config.threads});
+  BackendResult made = MakeBackend({.kind = config.backend,
+                                    .threads = config.threads,
+                                    .cpu_instructions = config.cpu_instructions});
   if (!made.status.ok()) return FromKernelStatus(made.status);
   backend_ = std::move(made.backend);
   backend_info_ = backend_->Info();
@@ -207,6 +213,8 @@ Server::Server(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Server::~Server() { impl_->Drain(absl::ZeroDuration()); }
 
 std::string Server::address() const { return impl_->address(); }
+
+std::string Server::backend() const { return impl_->backend(); }
 
 bool Server::Drain(absl::Duration grace) { return impl_->Drain(grace); }
 

@@ -1,8 +1,8 @@
 // A whole server: backend, sessions, service, listener; for the program and for tests and tools
 // that want one in their own process.
 //
-// Thread-safety: address() may be called from anywhere; Drain and destruction from one thread.
-// Invariant: what is built later uses what is built earlier, and is stopped first.
+// Thread-safety: address() and backend() may be called from anywhere; Drain and destruction from
+// one thread. Invariant: what is built later uses what is built earlier, and is stopped first.
 #pragma once
 
 #include <memory>
@@ -28,6 +28,9 @@ class Server {
 
   // What clients connect to: the configured address, with the real port.
   std::string address() const;
+
+  // What computes, for people: the backend, its device and its threads.
+  std::string backend() const;
 
   // Says NOT_SERVING, refuses new requests with UNAVAILABLE, and stops listening when those under
   // way have ended, or after `grace`. Returns true if all ended in time. Only the first call acts.

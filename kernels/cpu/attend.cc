@@ -5,15 +5,15 @@
 #include <atomic>
 #include <cmath>
 #include <cstdint>
-#include <new>
+#include <memory>
 #include <vector>
 
-#include "hwy/aligned_allocator.h"
 #include "kernels/codec/softmax_state.h"
 #include "kernels/cpu/layer_memory.h"
 #include "kernels/cpu/page_attend.h"
 #include "kernels/cpu/query_tile.h"
 #include "kernels/cpu/rotate.h"
+#include "kernels/cpu/scratch.h"
 #include "kernels/cpu/token_attend.h"
 
 namespace oscarkv::cpu {
@@ -200,18 +200,20 @@ void FinishTile(const Tile& tile, float* memory) {
 
 // Who runs the last unit of a tile finishes it.
 void RunWave(Executor& executor, const Wave& wave) {
-  const auto memory = hwy::AllocateAligned<float>(static_cast<std::size_t>(wave.floats));
-  if (memory == nullptr) throw std::bad_alloc();
+  constexpr std::int64_t kLineFloats = sizeof(ScratchPool::Line) / sizeof(float);
+  const auto lines = std::make_unique_for_overwrite<ScratchPool::Line[]>(
+      static_cast<std::size_t>((wave.floats + kLineFloats - 1) / kLineFloats));
+  auto* const memory = reinterpret_cast<float*>(lines.get());
   std::vector<std::atomic<std::int32_t>> left(wave.tiles.size());
   for (std::size_t i = 0; i < left.size(); ++i) {
     left[i].store(wave.units_of_tile[i], std::memory_order_relaxed);
-    if (wave.units_of_tile[i] == 0) FinishTile(wave.tiles[i], memory.get());
+    if (wave.units_of_tile[i] == 0) FinishTile(wave.tiles[i], memory);
   }
   executor.ParallelFor(static_cast<std::int64_t>(wave.units.size()), [&](std::int64_t i) {
     const Unit& unit = wave.units[i];
-    RunUnit(wave, unit, memory.get());
+    RunUnit(wave, unit, memory);
     if (left[unit.tile].fetch_sub(1, std::memory_order_acq_rel) == 1) {
-      FinishTile(wave.tiles[unit.tile], memory.get());
+      FinishTile(wave.tiles[unit.tile], memory);
     }
   });
 }

@@ -30,21 +30,21 @@
 #include "kernels/cpu/simd-inl.h"
 
 #undef OSCARKV_DOT_ATTRIBUTES
-#if HWY_TARGET == HWY_NEON
+#if HWY_ARCH_ARM_A64
 #include <arm_neon.h>
 #elif HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3
 #include <immintrin.h>
 #endif
 #if HWY_TARGET == HWY_AVX3
 #define OSCARKV_DOT_ATTRIBUTES HWY_TARGET_STR ",avx512vnni"
-#elif HWY_TARGET == HWY_NEON && HWY_COMPILER_CLANG
-#define OSCARKV_DOT_ATTRIBUTES HWY_TARGET_STR ",dotprod"
-#elif HWY_TARGET == HWY_NEON
+#elif HWY_ARCH_ARM_A64 && HWY_COMPILER_CLANG
+#define OSCARKV_DOT_ATTRIBUTES "dotprod"
+#elif HWY_ARCH_ARM_A64
 // GCC knows dot products from this architecture on only.
 #define OSCARKV_DOT_ATTRIBUTES "arch=armv8.2-a+crypto+dotprod"
 #endif
 
-#if HWY_TARGET == HWY_NEON
+#if HWY_ARCH_ARM_A64
 HWY_BEFORE_NAMESPACE();
 namespace oscarkv::cpu::HWY_NAMESPACE {
 
@@ -77,7 +77,7 @@ HWY_INLINE void Unpack(const std::byte* low, const std::byte* high, Bytes (&b)[4
 
 }  // namespace oscarkv::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
-#endif  // HWY_TARGET == HWY_NEON
+#endif  // HWY_ARCH_ARM_A64
 
 #ifdef OSCARKV_DOT_ATTRIBUTES
 HWY_PUSH_ATTRIBUTES(OSCARKV_DOT_ATTRIBUTES)
@@ -138,7 +138,7 @@ class Sums {
   __m512i sum_[2];
 };
 
-#elif HWY_TARGET == HWY_NEON
+#elif HWY_ARCH_ARM_A64
 
 inline constexpr int kRows = 4;
 inline constexpr int kBlocks = 2;
@@ -272,7 +272,7 @@ class Sums {
   __m256i pairs_;
 };
 
-#elif HWY_TARGET == HWY_NEON
+#elif HWY_ARCH_ARM_A64
 
 inline constexpr int kRows = 4;
 inline constexpr int kBlocks = 2;

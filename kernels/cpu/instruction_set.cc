@@ -21,9 +21,15 @@ struct Set {
   bool dot;
 };
 
-constexpr Set kSets[] = {{"avx512-vnni", HWY_AVX3, true}, {"avx512", HWY_AVX3, false},
-                         {"avx2", HWY_AVX2, false},       {"neon-dotprod", HWY_NEON, true},
-                         {"neon", HWY_NEON, false},       {"scalar", HWY_SCALAR, false}};
+#if HWY_ARCH_ARM_A64
+// One target, whose name depends on Highway's version.
+constexpr Set kSets[] = {{"neon-dotprod", HWY_TARGETS, true}, {"neon", HWY_TARGETS, false}};
+#else
+constexpr Set kSets[] = {{"avx512-vnni", HWY_AVX3, true},
+                         {"avx512", HWY_AVX3, false},
+                         {"avx2", HWY_AVX2, false},
+                         {"scalar", HWY_SCALAR, false}};
+#endif
 
 bool HasDotInstructions() {
 #if defined(__x86_64__)
@@ -38,7 +44,7 @@ bool HasDotInstructions() {
 // Before any other was chosen.
 std::vector<Set> FindSets() {
   std::vector<Set> sets;
-  const std::int64_t targets = hwy::SupportedTargets() & HWY_TARGETS;
+  const std::int64_t targets = HWY_SUPPORTED_TARGETS & HWY_TARGETS;
   for (const Set& set : kSets) {
     if ((targets & set.target) != 0 && (!set.dot || HasDotInstructions())) sets.push_back(set);
   }
@@ -72,7 +78,9 @@ bool UseInstructionSet(const std::string& name) {
   const auto found = std::find(names.begin(), names.end(), name);
   if (found == names.end()) return false;
   const auto index = static_cast<std::size_t>(found - names.begin());
-  hwy::SetSupportedTargetsForTest(Sets()[index].target);
+  // A single target is called without asking, and without Highway's library.
+  constexpr bool kSeveralTargets = (HWY_TARGETS & (HWY_TARGETS - 1)) != 0;
+  if constexpr (kSeveralTargets) hwy::SetSupportedTargetsForTest(Sets()[index].target);
   running.store(index, std::memory_order_relaxed);
   return true;
 }

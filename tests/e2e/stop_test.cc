@@ -9,6 +9,7 @@
 #include <string>
 #include <thread>
 
+#include "kernels/backend_factory.h"
 #include "tests/e2e/server_process.h"
 #include "tests/e2e/test_server.h"
 
@@ -228,6 +229,18 @@ TEST(ProgramTest, NonsenseIsToldWithExitCodeTwo) {
   ServerProcess process({"--threads=many"}, ServerProcess::kDoNotWait);
   EXPECT_EQ(process.WaitForExit(), 2);
   EXPECT_THAT(process.Log(), ::testing::HasSubstr("--threads (OSCARKV_THREADS) is `many`"));
+}
+
+TEST(ProgramTest, RunsTheInstructionsThatItIsTold) {
+  for (const std::string& name : CpuInstructionSets()) {
+    ServerProcess process({"--cpu-instructions=" + name});
+    const auto stub = v1::KvCacheService::NewStub(Connect(process.address()));
+    v1::GetServerInfoResponse info;
+    const absl::Status s = Call(*stub, &Stub::GetServerInfo, v1::GetServerInfoRequest(), info);
+    EXPECT_TRUE(s.ok()) << s;
+    EXPECT_THAT(info.device(), ::testing::EndsWith(", " + name));
+    EXPECT_THAT(process.Log(), ::testing::HasSubstr("backend=\"cpu, " + info.device() + ", "));
+  }
 }
 
 TEST(ProgramTest, ABudgetBeyondTheMemoryIsToldWithExitCodeOne) {

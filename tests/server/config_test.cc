@@ -13,6 +13,8 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_join.h"
+
 namespace oscarkv {
 namespace {
 
@@ -39,6 +41,7 @@ TEST(ConfigTest, DefaultsOfTheTableAreThoseOfTheStruct) {
   const Config defaults;
   EXPECT_EQ(parsed->config.address, defaults.address);
   EXPECT_EQ(parsed->config.backend, defaults.backend);
+  EXPECT_EQ(parsed->config.cpu_instructions, defaults.cpu_instructions);
   EXPECT_EQ(parsed->config.threads, defaults.threads);
   EXPECT_EQ(parsed->config.memory_budget_bytes, defaults.memory_budget_bytes);
   EXPECT_EQ(parsed->config.profile, defaults.profile);
@@ -51,14 +54,17 @@ TEST(ConfigTest, DefaultsOfTheTableAreThoseOfTheStruct) {
 }
 
 TEST(ConfigTest, EveryFlagSetsItsField) {
-  const absl::StatusOr<CommandLine> parsed = Parse(
-      {"--address=[::1]:0", "--backend=cpu", "--threads=3", "--memory-budget=2GiB",
-       "--profile=kivi", "--max-message-bytes=4194304", "--max-concurrent-requests", "7",
-       "--settle-after=1500ms", "--shutdown-grace=0s", "--log-level=error", "--log-format=json"});
+  const std::string instructions = "--cpu-instructions=" + CpuInstructionSets().back();
+  const absl::StatusOr<CommandLine> parsed =
+      Parse({"--address=[::1]:0", "--backend=cpu", instructions.c_str(), "--threads=3",
+             "--memory-budget=2GiB", "--profile=kivi", "--max-message-bytes=4194304",
+             "--max-concurrent-requests", "7", "--settle-after=1500ms", "--shutdown-grace=0s",
+             "--log-level=error", "--log-format=json"});
   ASSERT_TRUE(parsed.ok()) << parsed.status();
   const Config& config = parsed->config;
   EXPECT_EQ(config.address, "[::1]:0");
   EXPECT_EQ(config.backend, BackendKind::kCpu);
+  EXPECT_EQ(config.cpu_instructions, CpuInstructionSets().back());
   EXPECT_EQ(config.threads, 3);
   EXPECT_EQ(config.memory_budget_bytes, std::int64_t{2} << 30);
   EXPECT_EQ(config.profile, Profile::kKivi);
@@ -84,6 +90,7 @@ TEST(ConfigTest, BadValuesNameFlagValueAndWhatIsExpected) {
       {"address",
        {"", "localhost", ":1", "a:b", "host:-1", "host:65536", "host:1x", "::1:80", "unix:"}},
       {"backend", {"", "gpu", "CPU"}},
+      {"cpu-instructions", {"", "AVX2", "avx", "avx9", "auto,scalar"}},
       {"threads", {"", "-1", "1025", "2x", "1.5", "99999999999999999999"}},
       {"memory-budget", {"", "0", "1048575", "-1GiB", "GiB", "1GB", "1 GiB", "9999999999TiB"}},
       {"profile", {"", "DENSE", "fast"}},
@@ -112,6 +119,23 @@ TEST(ConfigTest, BadValuesNameFlagValueAndWhatIsExpected) {
       EXPECT_THAT(message, HasSubstr(setting->expected));
     }
   }
+}
+
+TEST(ConfigTest, OnlyInstructionsOfThisProcessorAreTaken) {
+  const std::vector<std::string> sets = CpuInstructionSets();
+  for (const char* name : {"avx512-vnni", "avx512", "avx2", "scalar", "neon-dotprod", "neon"}) {
+    const std::string argument = std::string("--cpu-instructions=") + name;
+    const absl::StatusOr<CommandLine> parsed = Parse({argument.c_str()});
+    if (std::find(sets.begin(), sets.end(), name) != sets.end()) {
+      ASSERT_TRUE(parsed.ok()) << parsed.status();
+      EXPECT_EQ(parsed->config.cpu_instructions, name);
+    } else {
+      EXPECT_EQ(parsed.status().code(), absl::StatusCode::kInvalidArgument) << name;
+      EXPECT_THAT(std::string(parsed.status().message()),
+                  HasSubstr("; this machine has " + absl::StrJoin(sets, ", ")));
+    }
+  }
+  EXPECT_EQ(Parse({"--cpu-instructions=auto"})->config.cpu_instructions, "");
 }
 
 TEST(ConfigTest, UnknownFlagsAndMissingValuesAreRefused) {

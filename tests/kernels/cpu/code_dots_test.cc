@@ -52,8 +52,8 @@ HWY_AFTER_NAMESPACE();
 #include <cstdint>
 #include <vector>
 
-#include "hwy/aligned_allocator.h"
 #include "kernels/codec/tile.h"
+#include "kernels/cpu/scratch.h"
 #include "tests/kernels/support/each_target.h"
 #include "tests/kernels/support/random_layer.h"
 
@@ -79,14 +79,14 @@ void Check(const Case& test, int first, int count, const ColumnTiles& columns,
   const int rows = test.row_tiles * 16;
   const int width = test.column_tiles * 16;
   const auto bytes = static_cast<std::size_t>(CodeBytes(rows, width, test.bits));
-  const auto packed = hwy::AllocateAligned<std::byte>(bytes);
-  PackCodes(codes.data(), rows, width, test.bits, packed.get());
+  Scratch<std::byte> packed(bytes);
+  PackCodes(codes.data(), rows, width, test.bits, packed.data());
   const int out_stride = rows + 3;
   constexpr std::int32_t kUntouched = -123456789;
   std::vector<std::int32_t> out(static_cast<std::size_t>(test.vectors) * out_stride, kUntouched);
   HWY_DYNAMIC_DISPATCH(CodeDotsOfTarget)
-  ({packed.get(), test.bits, test.row_tiles, test.column_tiles, 0}, first, count, columns, x.data(),
-   x_stride, test.vectors, out.data(), out_stride);
+  ({packed.data(), test.bits, test.row_tiles, test.column_tiles, 0}, first, count, columns,
+   x.data(), x_stride, test.vectors, out.data(), out_stride);
   for (int v = 0; v < test.vectors; ++v) {
     for (int row = 0; row < out_stride; ++row) {
       std::int32_t ought = 0;

@@ -1,6 +1,4 @@
 // The int8 step, on every instruction set.
-#include "hwy/aligned_allocator.h"
-
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "tests/kernels/cpu/int8_step_test.cc"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
@@ -32,6 +30,7 @@ HWY_AFTER_NAMESPACE();
 #include <limits>
 #include <vector>
 
+#include "kernels/cpu/scratch.h"
 #include "tests/kernels/support/each_target.h"
 #include "tests/kernels/support/random_layer.h"
 
@@ -50,9 +49,9 @@ struct Quantized {
 
 Quantized Quantize(const std::vector<float>& x) {
   Quantized out{0, 0, std::vector<std::int8_t>(x.size())};
-  const auto aligned = hwy::AllocateAligned<float>(x.size());
-  std::copy(x.begin(), x.end(), aligned.get());
-  out.step = HWY_DYNAMIC_DISPATCH(QuantizeOfTarget)(aligned.get(), static_cast<int>(x.size()),
+  Scratch<float> aligned(x.size());
+  std::copy(x.begin(), x.end(), aligned.begin());
+  out.step = HWY_DYNAMIC_DISPATCH(QuantizeOfTarget)(aligned.data(), static_cast<int>(x.size()),
                                                     out.codes.data(), &out.sum);
   return out;
 }
