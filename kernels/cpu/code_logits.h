@@ -17,8 +17,8 @@ struct KeyCodes {
 };
 
 // logits[num_queries][kPageTokens] = the dot products of queries[num_queries][dim] with
-// scale * code + zero, to within 2^-16 of the largest |query * scale| times the sum of the codes, and
-// the rounding of fp32. The same bits on every instruction set. Thread-safe.
+// scale * code + zero, to within 2^-16 of the largest |query * scale| times the sum of the codes,
+// and the rounding of fp32. The same bits on every instruction set. Thread-safe.
 void CodeLogits(const float* queries, int num_queries, const KeyCodes& keys, float* logits);
 
 }  // namespace oscarkv::cpu
