@@ -74,6 +74,20 @@ def check_file(path):
     return wrong, file.get("rows", [])
 
 
+def check_document(path, folder):
+    """Tables go where a document has room for them, and leave what is between."""
+    document = pathlib.Path(folder) / "document.md"
+    document.write_text("<!-- table machine -->\n<!-- end of table -->\nkept\n"
+                        "<!-- table contexts -->\nold\n<!-- end of table -->\n")
+    wrong = []
+    for arguments in ([path, document], ["--check", path, document]):
+        done = subprocess.run([TABLES, *arguments], text=True, capture_output=True, check=False)
+        text = document.read_text()
+        if done.returncode != 0 or "\nkept\n" not in text or "\nold\n" in text or text.count("<!--") != 4:
+            wrong.append(f"tables.py {arguments}: {done.stdout}{done.stderr}{text}")
+    return wrong
+
+
 def check_program(program):
     wrong, rows = [], 0
     with tempfile.TemporaryDirectory() as folder:
@@ -90,6 +104,7 @@ def check_program(program):
             tables = subprocess.run([TABLES, path], text=True, capture_output=True, check=False)
             if tables.returncode != 0 or tables.stdout.count("\n| ") < len(found):
                 wrong.append(f"{' '.join(arguments)}: no table of all rows: {tables.stdout}{tables.stderr}")
+            wrong += check_document(path, folder)
             if len(found) != len(expected.splitlines()):
                 wrong.append(f"{' '.join(arguments)}: {len(found)} rows, --list names {len(expected.splitlines())}")
             rows += len(found)

@@ -131,8 +131,8 @@ def tables(file):
 
 def filled(document, made):
     """The document with the tables in it; raises KeyError for a table that there is not."""
-    return re.sub(r"(<!-- table (\w+) -->\n).*?(\n<!-- end of table -->)",
-                  lambda match: match[1] + made[match[2]] + match[3], document, flags=re.S)
+    return re.sub(r"(<!-- table (\w+) -->\n)(?:.*?\n)??(<!-- end of table -->)",
+                  lambda match: match[1] + made[match[2]] + "\n" + match[3], document, flags=re.S)
 
 
 def main(arguments):
