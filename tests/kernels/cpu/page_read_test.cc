@@ -42,8 +42,10 @@ void ExpectReads(const LayerSpec& spec, const std::vector<HeadData>& heads) {
   const SealedPage page = Seal(spec, heads);
   const HeadView view = PageView(spec, page.bytes.data()).Head(1);
   const float* const direction = heads[1].direction.data();
-  for (const auto& [begin, tokens] :
+  for (const auto& run :
        std::vector<std::pair<int, int>>{{0, kPageTokens}, {127, 1}, {5, 40}, {16, 16}, {64, 0}}) {
+    const int begin = run.first;
+    const int tokens = run.second;
     SCOPED_TRACE(::testing::Message() << begin << " + " << tokens);
     std::vector<float> keys(tokens * spec.key_dim);
     std::vector<float> values(tokens * spec.value_dim);

@@ -49,7 +49,7 @@ class PreparedBatchTest : public ::testing::Test {
     return CostOf(AttendRequestOf(model_, session, 0, begin, 1, 1));
   }
 
-  const TestModel model_;
+  const TestModel model_{};
   const std::unique_ptr<Backend> backend_ = MakeBackend({}).backend;
   // Nothing is sealed ahead: what is due stays due.
   SessionStore store_{backend_.get(), {.memory_budget_bytes = 64 << 20, .prepared_pages = 0}};
