@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
-#include <utility>
 
 #include "kernels/codec/scaled.h"
 #include "kernels/codec/tile.h"

@@ -17,19 +17,6 @@
 #include "kernels/cpu/simd-inl.h"
 #include "kernels/cpu/transpose-inl.h"
 
-#ifndef OSCARKV_KERNELS_CPU_SEAL_CHOICE_ONCE
-#define OSCARKV_KERNELS_CPU_SEAL_CHOICE_ONCE
-namespace oscarkv::cpu {
-
-// Of each token: what its dot products are multiplied by, and what is left along the direction.
-struct TokenFactors {
-  float size[kPageTokens];
-  float residual[kPageTokens];
-};
-
-}  // namespace oscarkv::cpu
-#endif
-
 HWY_BEFORE_NAMESPACE();
 namespace oscarkv::cpu::HWY_NAMESPACE {
 
@@ -113,13 +100,12 @@ void ProjectOfTarget(const float* queries, int num_queries, const float* x, int 
   }
 }
 
-// logits[t] = logits[t] * size[t] + along * residual[t], for a page.
-void FinishLogitsOfTarget(const TokenFactors& factors, float along, float* logits) {
+// logits[t] = logits[t] * sizes[t] + along * residuals[t], for a page.
+void FinishLogitsOfTarget(const float* sizes, const float* residuals, float along, float* logits) {
   const F32 d;
   for (int t = 0; t < kPageTokens; t += kLanes) {
-    const VF sized = hn::Mul(hn::LoadU(d, logits + t), hn::LoadU(d, factors.size + t));
-    hn::StoreU(FusedMulAdd(hn::Set(d, along), hn::LoadU(d, factors.residual + t), sized), d,
-               logits + t);
+    const VF sized = hn::Mul(hn::LoadU(d, logits + t), hn::LoadU(d, sizes + t));
+    hn::StoreU(FusedMulAdd(hn::Set(d, along), hn::LoadU(d, residuals + t), sized), d, logits + t);
   }
 }
 
@@ -240,18 +226,19 @@ double AttentionChange::Of(const CodedKeys& keys) {
   const bool rotated = keys.plan.rotation == Rotation::kHadamard;
   CodeLogits(rotated ? rotated_.data() : queries_.data(), num_queries_, keys.Codes(),
              scratch_.data());
-  TokenFactors factors;
+  // Of each token: what its dot products are multiplied by, and what is left along the direction.
+  float sizes[kPageTokens];
+  float residuals[kPageTokens];
   const float power = std::ldexp(1.0F, keys.exponent);
   const float step = keys.residual_scale.Step();
   for (int t = 0; t < kPageTokens; ++t) {
-    factors.size[t] = norms_[t] * power;
-    factors.residual[t] =
-        keys.residuals.empty() ? 0.0F : step * static_cast<float>(keys.residuals[t]);
+    sizes[t] = norms_[t] * power;
+    residuals[t] = keys.residuals.empty() ? 0.0F : step * static_cast<float>(keys.residuals[t]);
   }
   double change = 0;
   for (int i = 0; i < num_queries_; ++i) {
     const std::ptrdiff_t at = static_cast<std::ptrdiff_t>(i) * kPageTokens;
-    HWY_DYNAMIC_DISPATCH(FinishLogitsOfTarget)(factors, along_[i], &scratch_[at]);
+    HWY_DYNAMIC_DISPATCH(FinishLogitsOfTarget)(sizes, residuals, along_[i], &scratch_[at]);
     // The context's logits are the same on both sides, so of sum p (log p - log p^) only its
     // normalization is left: the difference of the log-sum-exps, once over all of p.
     double divergence = HWY_DYNAMIC_DISPATCH(ExpectedDropOfTarget)(
