@@ -29,7 +29,7 @@ struct Histogram {
 };
 
 struct KindStats {
-  Histogram queue_microseconds;  // of a work, from Submit until it is taken
+  Histogram queue_microseconds;  // of a work, from Submit or Resume until it is taken
   Histogram batch_works;         // taken together
   Histogram batch_items;         // of all of them
   Histogram run_microseconds;    // of a batch, with its waiting for sessions; without its replies
@@ -37,7 +37,7 @@ struct KindStats {
 
 struct QueueStats {
   std::array<KindStats, kWorkKinds> kinds;  // by WorkKind
-  std::int64_t waiting = 0;                 // works, now
+  std::int64_t waiting = 0;                 // works, now; for places too
   std::int64_t tenants = 0;                 // that are remembered, now
 
   const KindStats& of(WorkKind kind) const { return kinds[static_cast<std::size_t>(kind)]; }

@@ -17,8 +17,18 @@ constexpr absl::Duration kRetryAfter = absl::Milliseconds(100);
 constexpr int kBatchesAtOnce = 2;
 constexpr int kLongBatchesAtOnce = 1;
 
+// Requests that are worked on or whose replies are on their way, for each place.
+constexpr std::int64_t kTicketsPerPlace = 4;
+
 std::int64_t Microseconds(std::chrono::steady_clock::duration duration) {
   return std::chrono::duration_cast<std::chrono::microseconds>(duration).count();
+}
+
+absl::Status TooManyRequests(const std::string& message, std::int64_t limit) {
+  return MakeError(absl::StatusCode::kResourceExhausted, message,
+                   {.reason = "TOO_MANY_REQUESTS",
+                    .metadata = {{"limit", absl::StrCat(limit)}},
+                    .retry_after = kRetryAfter});
 }
 
 }  // namespace
@@ -47,11 +57,11 @@ absl::StatusOr<WorkQueue::Ticket> WorkQueue::Admit() {
   MutexLock lock(&mutex_);
   if (draining_) return DrainingError();
   if (working_ >= max_requests_) {
-    return MakeError(absl::StatusCode::kResourceExhausted,
-                     absl::StrCat("all ", max_requests_, " places for requests are taken"),
-                     {.reason = "TOO_MANY_REQUESTS",
-                      .metadata = {{"limit", absl::StrCat(max_requests_)}},
-                      .retry_after = kRetryAfter});
+    return TooManyRequests(absl::StrCat("all ", max_requests_, " places for requests are taken"),
+                           max_requests_);
+  }
+  if (const std::int64_t limit = kTicketsPerPlace * max_requests_; tickets_ >= limit) {
+    return TooManyRequests(absl::StrCat("clients have yet to read ", limit, " replies"), limit);
   }
   ++working_;
   ++tickets_;
@@ -60,6 +70,7 @@ absl::StatusOr<WorkQueue::Ticket> WorkQueue::Admit() {
 
 void WorkQueue::Submit(Work* work) {
   MutexLock lock(&mutex_);
+  work->queued_ = Clock::now();
   Push(work);
 }
 
@@ -86,7 +97,7 @@ bool WorkQueue::WaitUntilIdle(absl::Time deadline) {
 QueueStats WorkQueue::Stats() const {
   MutexLock lock(&mutex_);
   QueueStats stats = stats_;
-  stats.waiting = static_cast<std::int64_t>(waiting_.size());
+  stats.waiting = static_cast<std::int64_t>(waiting_.size() + resumed_.size());
   stats.tenants = static_cast<std::int64_t>(waiting_.tenants());
   return stats;
 }
@@ -98,6 +109,7 @@ void WorkQueue::EndWork() {
 
 void WorkQueue::Resume(Work* work) {
   MutexLock lock(&mutex_);
+  work->queued_ = Clock::now();
   if (working_ >= max_requests_) {
     resumed_.push_back(work);
     return;
@@ -122,7 +134,6 @@ void WorkQueue::GiveBack(bool working) {
 }
 
 void WorkQueue::Push(Work* work) {
-  work->queued_ = Clock::now();
   waiting_.Push(work);
   const bool other = work->facts().kind == WorkKind::kOther;
   if (other) ++waiting_others_;
@@ -169,6 +180,7 @@ WorkQueue::Taken WorkQueue::TakeNext() {
 
 WorkQueue::Batch WorkQueue::Gather() {
   Batch batch;
+  if (batches_ >= kBatchesAtOnce && waiting_others_ == 0) return batch;
   std::int64_t cost = 0;
   std::int64_t items = 0;
   // Sessions of the batch; and those of works that cannot go along, which later ones of the same
@@ -184,10 +196,6 @@ WorkQueue::Batch WorkQueue::Gather() {
     if (!batch.empty() && (batch.front()->facts().kind == WorkKind::kOther ||
                            cost >= limits_.cost || items >= limits_.items)) {
       return FairQueue::Verdict::kStop;
-    }
-    // None of them can begin, so it takes no look at each to see that none is overtaken.
-    if (facts.kind != WorkKind::kOther && batches_ >= kBatchesAtOnce) {
-      return FairQueue::Verdict::kSkip;
     }
     const bool taken = MayBegin(facts) && fits(facts) && !sessions.HasAnyOf(facts);
     sessions.Add(facts);

@@ -20,13 +20,16 @@
 //      does not count against others, though its reply may still be on its way: otherwise a client
 //      that has its reply could be refused because the server has not noticed yet.
 //   2. Work that resumes waits in resumed_ while working_ == max_requests, ahead of new requests.
-//   3. working_ <= tickets_. Once draining_, no ticket is given out, so tickets_ only falls.
+//   3. working_ <= tickets_, which are a few times max_requests at most: clients that do not read
+//      their replies keep no more of them in memory. Once draining_, no ticket is given out, so
+//      tickets_ only falls.
 //   4. in_use_ has what the works under way need alone; no two batches or works of kOther share any
 //      of it.
 //   5. While a thread sleeps, nothing that waits may run, or a signal is on its way.
 //   6. No work is passed over for ever: works come first in fair order in the end (fair_queue.h),
-//      and what a work that comes first needs is not given to those behind it. Only works of kOther
-//      go ahead of batches while as many run as may.
+//      and what a work that comes first needs is not given to those behind it, whether it waits for
+//      that or for its batch. Works of kOther for other sessions go ahead of batches while as many
+//      run as may.
 #pragma once
 
 #include <chrono>

@@ -116,6 +116,41 @@ TEST(WorkQueueTest, WorkThatResumesRunsAtOnceWhereThereIsAPlace) {
   EXPECT_TRUE(queue.Admit().ok());
 }
 
+// Clients that do not read must not fill the memory with replies.
+TEST(WorkQueueTest, RepliesOnTheirWayAreBoundedToo) {
+  WorkQueue queue(1, 2, NothingTogether);
+  std::vector<WorkQueue::Ticket> unread;
+  absl::Status refused;
+  for (int i = 0; i < 100 && refused.ok(); ++i) {
+    absl::StatusOr<WorkQueue::Ticket> ticket = queue.Admit();
+    refused = ticket.status();
+    if (!ticket.ok()) continue;
+    ticket->EndWork();
+    unread.push_back(*std::move(ticket));
+  }
+  EXPECT_EQ(unread.size(), 8U);
+  EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(ReasonOf(refused), "TOO_MANY_REQUESTS");
+  unread.pop_back();
+  EXPECT_TRUE(queue.Admit().ok());
+}
+
+TEST(WorkQueueTest, WaitingForAPlaceIsWaiting) {
+  std::promise<void> resumed;
+  TestWork rest([&] { resumed.set_value(); });
+  WorkQueue queue(1, 1, NothingTogether);
+  WorkQueue::Ticket reader = queue.Admit().value();
+  reader.EndWork();
+  WorkQueue::Ticket other = queue.Admit().value();
+  reader.Resume(&rest);
+  EXPECT_EQ(queue.Stats().waiting, 1);
+  std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  other.EndWork();
+  resumed.get_future().wait();
+  EXPECT_EQ(queue.Stats().waiting, 0);
+  EXPECT_GE(queue.Stats().of(WorkKind::kOther).queue_microseconds.sum, 2000);
+}
+
 TEST(WorkQueueTest, RefusesOnceDraining) {
   WorkQueue queue(1, 2, NothingTogether);
   queue.Refuse();
@@ -343,6 +378,22 @@ TEST_F(BatchingTest, OtherWorkPassesBatches) {
   Submit("a", {});
   WaitUntilRan(Submit("other", {.kind = WorkKind::kOther}));
   EXPECT_EQ(batches(), 2U);
+}
+
+// Otherwise two that read a layer by turns could keep those that decode from it for ever.
+TEST_F(BatchingTest, OtherWorkDoesNotPassABatchThatNeedsTheSame) {
+  HoldAll();
+  Submit("a", {.sessions = {7}});
+  const TestWork& reads = Submit("reads", {.kind = WorkKind::kOther, .sessions = {7}});
+  const TestWork& ends = Submit("ends", {.kind = WorkKind::kOther, .whole_session = 7});
+  WaitUntilRan(Submit("other", {.kind = WorkKind::kOther, .sessions = {8}}));
+  EXPECT_FALSE(reads.ran() || ends.ran());
+  Release(1);
+  EXPECT_THAT(BatchAt(2), ElementsAre("a"));
+  EXPECT_FALSE(reads.ran() || ends.ran());
+  LetAllThrough();
+  WaitUntilRan(ends);
+  EXPECT_TRUE(reads.ran());
 }
 
 // However much other work waits for a layer or a session, it takes no thread from the rest.
