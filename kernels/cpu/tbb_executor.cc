@@ -5,21 +5,30 @@
 #include <oneapi/tbb/parallel_for.h>
 #include <oneapi/tbb/task_arena.h>
 
-#include <algorithm>
+#include <mutex>
+#include <optional>
 
 #include "kernels/cpu/executor.h"
 
 namespace oscarkv::cpu {
 namespace {
 
+// Lets oneTBB have so many threads, for good: by itself it has one a processor. One control serves
+// the whole process, since of several the least counts. Thread-safe.
+void AllowThreads(int threads) {
+  static std::mutex mutex;
+  static int most = tbb::info::default_concurrency();
+  static std::optional<tbb::global_control> allowed;
+  const std::lock_guard lock(mutex);
+  if (threads <= most) return;
+  most = threads;
+  allowed.reset();
+  allowed.emplace(tbb::global_control::max_allowed_parallelism, threads);
+}
+
 class TbbExecutor : public Executor {
  public:
-  explicit TbbExecutor(int threads)
-      : threads_(threads),
-        // oneTBB counts processors; more threads than these must be allowed.
-        allowed_(tbb::global_control::max_allowed_parallelism,
-                 std::max(threads, tbb::info::default_concurrency())),
-        arena_(threads) {}
+  explicit TbbExecutor(int threads) : threads_(threads), arena_(threads) { AllowThreads(threads); }
 
   int threads() const override { return threads_; }
 
@@ -41,7 +50,6 @@ class TbbExecutor : public Executor {
 
  private:
   const int threads_;
-  const tbb::global_control allowed_;
   tbb::task_arena arena_;
 };
 

@@ -4,6 +4,9 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <memory>
 #include <mutex>
 #include <new>
 #include <set>
@@ -39,6 +42,30 @@ TEST(Executor, UsesNoMoreThreadsThanItWasGiven) {
     threads.insert(std::this_thread::get_id());
   });
   EXPECT_LE(threads.size(), 2U);
+}
+
+TEST(Executor, HasAllItsThreadsWhateverOthersThereAre) {
+  const int processors = MakeExecutor(0)->threads();
+  const std::vector<int> sizes = {processors + 3, 1, processors, 2 * processors + 5,
+                                  processors + 1};
+  std::vector<std::unique_ptr<Executor>> executors;
+  for (const int size : sizes) executors.push_back(MakeExecutor(size));
+  for (const auto& executor : executors) {
+    // Every piece waits until all have begun, each on a thread of its own.
+    const int threads = executor->threads();
+    std::mutex mutex;
+    std::condition_variable begun;
+    int waiting = 0;
+    std::atomic<int> alone = 0;
+    executor->ParallelFor(threads, [&](std::int64_t) {
+      std::unique_lock lock(mutex);
+      ++waiting;
+      begun.notify_all();
+      const auto all = [&] { return waiting == threads; };
+      if (!begun.wait_for(lock, std::chrono::seconds(20), all)) ++alone;
+    });
+    EXPECT_EQ(alone, 0) << threads << " threads on " << processors << " processors";
+  }
 }
 
 TEST(Executor, PiecesMayUseItThemselves) {
