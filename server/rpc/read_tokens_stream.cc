@@ -43,7 +43,7 @@ void ReadTokensStream::Run() {
   StartWrite(&run_);
 }
 
-// Leaves run_ empty at the end.
+// Leaves run_ empty if there are no tokens to read.
 absl::Status ReadTokensStream::NextRun() {
   if (!reader_.has_value()) {
     absl::StatusOr<TokenReader> reader =
@@ -60,6 +60,7 @@ absl::Status ReadTokensStream::NextRun() {
 void ReadTokensStream::OnWriteDone(bool ok) {
   run_.Clear();
   if (!ok) return End(absl::CancelledError("the client is gone"));
+  if (reader_->done()) return End(absl::OkStatus());
   scope_.Resume(this);
 }
 

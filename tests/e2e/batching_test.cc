@@ -209,6 +209,25 @@ TEST_F(BatchingTest, StreamsShareCallsWithOtherRequests) {
   EXPECT_TRUE(stream->Finish().ok());
 }
 
+// The end of its stream does not wait in the queue once more.
+TEST_F(BatchingTest, AReadIsOneWorkForEachRun) {
+  const v1::Session session = Fill("a");
+  const std::int64_t before = service_.Stats().of(WorkKind::kOther).queue_microseconds.count;
+  for (const int tokens : {40, 0}) {
+    v1::ReadTokensRequest request;
+    request.set_session(session.id());
+    request.set_generation(session.generation());
+    request.set_num_tokens(tokens);
+    grpc::ClientContext context;
+    const auto stream = stub_->ReadTokens(&context, request);
+    v1::ReadTokensResponse run;
+    EXPECT_EQ(stream->Read(&run), tokens > 0);
+    EXPECT_FALSE(stream->Read(&run));
+    EXPECT_TRUE(stream->Finish().ok());
+  }
+  EXPECT_EQ(service_.Stats().of(WorkKind::kOther).queue_microseconds.count - before, 2);
+}
+
 TEST_F(BatchingTest, WhatIsWrongWithOneRequestIsItsOwnAffair) {
   const v1::Session good = Fill("good");
   const v1::Session ahead = Fill("ahead");
