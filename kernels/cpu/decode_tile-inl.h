@@ -64,17 +64,6 @@ constexpr int ShiftOf(int column) {
   return static_cast<int>(8 * at.offset) + at.shift;
 }
 
-// Splits params[count] into scales and zeros.
-HWY_INLINE void SplitParams(const AffineFP16* params, int count, float* scales, float* zeros) {
-  for (int i = 0; i < count; i += kLanes) {
-    VF scale;
-    VF zero;
-    LoadFP16Pairs(params + i, scale, zero);
-    hn::Store(scale, F32(), scales + i);
-    hn::Store(zero, F32(), zeros + i);
-  }
-}
-
 // `high`: of 4-bit codes.
 template <int bits>
 HWY_INLINE VF ToNumbers(hn::Vec<U32> low, hn::Vec<U32> high, VF scale, VF zero) {

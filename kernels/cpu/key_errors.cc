@@ -35,13 +35,7 @@ void MeasureErrorsOfTarget(const float* keys_x, float factor, const KeyCodes& ke
     if (t % keys.group == 0) {
       const AffineFP16* const params =
           keys.params + static_cast<std::ptrdiff_t>(t / keys.group) * keys.dim;
-      for (int c = 0; c < keys.dim; c += kLanes) {
-        VF scale;
-        VF zero;
-        LoadFP16Pairs(params + c, scale, zero);
-        hn::Store(scale, d, shared.scales + c);
-        hn::Store(zero, d, shared.zeros + c);
-      }
+      SplitParams(params, keys.dim, shared.scales, shared.zeros);
     }
     GroupSum along;
     GroupSum error_squares;

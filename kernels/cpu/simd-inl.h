@@ -18,6 +18,7 @@
 
 #include "hwy/highway.h"
 #include "kernels/api/dtype.h"
+#include "kernels/api/page_layout.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace oscarkv::cpu::HWY_NAMESPACE {
@@ -178,6 +179,19 @@ HWY_INLINE void LoadFP16Pairs(const void* from, VF& first, VF& second) {
   first = FloatFromFP16(hn::And(both, hn::Set(u, 0xFFFF)));
   second = FloatFromFP16(hn::ShiftRight<16>(both));
 }
+
+// Splits params[count] into scales and zeros, which are aligned. REQUIRES: count is a multiple of
+// 16.
+HWY_INLINE void SplitParams(const AffineFP16* params, int count, float* scales, float* zeros) {
+  for (int i = 0; i < count; i += kLanes) {
+    VF scale;
+    VF zero;
+    LoadFP16Pairs(params + i, scale, zero);
+    hn::Store(scale, F32(), scales + i);
+    hn::Store(zero, F32(), zeros + i);
+  }
+}
+
 template <DType dtype>
 HWY_INLINE VF LoadFloats(const void* from) {
   if constexpr (dtype == DType::kBF16) {
