@@ -24,7 +24,7 @@ def rule_of_server(_, header, __):
 
 
 def rule_of_core(_, header, __):
-    """base, pages, session and queue of the server know neither gRPC nor protobuf nor server/rpc"""
+    """base, pages, file, session and queue of the server know neither gRPC nor protobuf nor server/rpc"""
     return header.startswith(GRPC + PROTOBUF + ("server/rpc/",))
 
 
@@ -62,6 +62,7 @@ RULES = [
     ("server/", rule_of_server),
     ("server/base/", rule_of_core),
     ("server/pages/", rule_of_core),
+    ("server/file/", rule_of_core),
     ("server/session/", rule_of_core),
     ("server/queue/", rule_of_core),
     ("kernels/", rule_of_kernels),

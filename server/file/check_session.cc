@@ -1,0 +1,190 @@
+// What CreateSession accepts, for sessions that come from a file.
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <initializer_list>
+#include <string>
+#include <string_view>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "server/base/error.h"
+#include "server/file/session_fields.h"
+
+namespace oscarkv {
+namespace {
+
+absl::Status CheckRange(std::string_view field, std::int64_t value, std::int64_t low,
+                        std::int64_t high) {
+  if (low <= value && value <= high) return absl::OkStatus();
+  return InvalidField(field, absl::StrCat(value), absl::StrCat(low, " to ", high));
+}
+
+absl::Status CheckChoice(std::string_view field, int value, std::initializer_list<int> choices) {
+  if (std::find(choices.begin(), choices.end(), value) != choices.end()) return absl::OkStatus();
+  return InvalidField(field, absl::StrCat(value),
+                      absl::StrCat("one of ", absl::StrJoin(choices, ", ")));
+}
+
+absl::Status CheckId(std::string_view field, std::string_view id, std::size_t least) {
+  const auto right = [](unsigned char c) {
+    return absl::ascii_isalnum(c) || c == '.' || c == '_' || c == '~' || c == '-';
+  };
+  if (least <= id.size() && id.size() <= kMaxIdBytes && std::all_of(id.begin(), id.end(), right)) {
+    return absl::OkStatus();
+  }
+  return InvalidField(field, absl::StrCat(id.size(), " bytes"),
+                      absl::StrCat(least, " to ", kMaxIdBytes, " characters of [A-Za-z0-9._~-]"));
+}
+
+absl::Status CheckBytes(std::string_view field, std::string_view bytes, std::size_t most) {
+  return CheckRange(field, static_cast<std::int64_t>(bytes.size()), 0,
+                    static_cast<std::int64_t>(most));
+}
+
+absl::Status CheckNames(const SessionConfig& config) {
+  absl::Status s = CheckId("id", config.id, 1);
+  const auto printable = [](unsigned char c) { return absl::ascii_isprint(c); };
+  const std::string& request_id = config.request_id;
+  if (request_id.empty() || request_id.size() > kMaxRequestIdBytes ||
+      !std::all_of(request_id.begin(), request_id.end(), printable)) {
+    s.Update(
+        InvalidField("request_id", absl::StrCat(request_id.size(), " bytes"),
+                     absl::StrCat("1 to ", kMaxRequestIdBytes, " printable ASCII characters")));
+  }
+  s.Update(CheckBytes("content_digest", config.content_digest, kMaxModelBytes));
+  s.Update(CheckId("tenant", config.tenant, 0));
+  s.Update(CheckId("group", config.group, 0));
+  s.Update(CheckBytes("model", config.model, kMaxModelBytes));
+  s.Update(CheckBytes("model_revision", config.model_revision, kMaxModelBytes));
+  s.Update(CheckBytes("rope_digest", config.rope_digest, kMaxModelBytes));
+  return s;
+}
+
+absl::Status CheckShape(const LayerSpec& spec) {
+  const auto is_width = [](int dim) {
+    return std::find(kHeadDims.begin(), kHeadDims.end(), dim) != kHeadDims.end();
+  };
+  absl::Status s = CheckRange("layer", spec.layer, 0, kMaxLayerId);
+  s.Update(CheckRange("kv_heads", spec.kv_heads, 1, kMaxKvHeads));
+  for (const int dim : {spec.key_dim, spec.value_dim}) {
+    if (is_width(dim)) continue;
+    s.Update(InvalidField("key_dim and value_dim", absl::StrCat(dim),
+                          absl::StrCat("one of ", absl::StrJoin(kHeadDims, ", "))));
+  }
+  if (!s.ok()) return s;
+  if (spec.query_heads >= 1 && spec.query_heads % spec.kv_heads == 0 &&
+      spec.queries_per_kv_head() <= kMaxQueryHeadsPerKvHead) {
+    return absl::OkStatus();
+  }
+  return InvalidField("query_heads", absl::StrCat(spec.query_heads),
+                      absl::StrCat("a multiple of kv_heads (", spec.kv_heads, "), 1 to ",
+                                   kMaxQueryHeadsPerKvHead, " times it"));
+}
+
+// Finite numbers, as many as `expected` or none.
+absl::Status CheckNumbers(std::string_view field, const std::vector<float>& numbers, int expected) {
+  const auto finite = [](float x) { return std::isfinite(x); };
+  if (!numbers.empty() && numbers.size() != static_cast<std::size_t>(expected)) {
+    return InvalidField(field, absl::StrCat(numbers.size(), " numbers"),
+                        absl::StrCat(expected, ", or none"));
+  }
+  if (std::all_of(numbers.begin(), numbers.end(), finite)) return absl::OkStatus();
+  return InvalidField(field, "a number that is not finite", "finite numbers");
+}
+
+absl::Status CheckAttention(const LayerSpec& spec) {
+  absl::Status s = CheckRange("sliding_window", spec.sliding_window, 0, kPositionLimit);
+  if (!(spec.scale > 0 && spec.scale <= kMaxScale)) {
+    s.Update(InvalidField("scale", absl::StrCat(spec.scale),
+                          absl::StrCat("more than 0, at most ", kMaxScale)));
+  }
+  if (!(spec.softcap >= 0) || !std::isfinite(spec.softcap)) {
+    s.Update(InvalidField("softcap", absl::StrCat(spec.softcap), "a finite number, not negative"));
+  }
+  s.Update(CheckNumbers("sink_logits", spec.sink_logits, spec.query_heads));
+  return s;
+}
+
+absl::Status CheckCodec(const CodecSpec& codec, bool value_folded) {
+  absl::Status s = CheckChoice("key_bits", codec.key_bits, {2, 4, 16});
+  s.Update(CheckChoice("value_bits", codec.value_bits, {2, 4, 16}));
+  s.Update(CheckChoice("key_group", codec.key_group, {kSmallGroup, kPageTokens}));
+  s.Update(CheckChoice("value_group", codec.value_group, {0, kSmallGroup}));
+  s.Update(CheckRange("window", codec.window, 1, kMaxWindow));
+  s.Update(CheckRange("sinks", codec.sinks, 0, kMaxSinks));
+  if (value_folded && codec.value_rotation != Rotation::kNone) {
+    s.Update(
+        InvalidField("value_rotation", "a rotation", "none of values that the worker rotated"));
+  }
+  return s;
+}
+
+absl::Status CheckPlans(const LayerSpec& spec) {
+  const bool given = spec.codec.plan == PlanMode::kGiven;
+  const std::size_t plans = given ? static_cast<std::size_t>(spec.kv_heads) : 0;
+  if (spec.given_plan.size() != plans) {
+    return InvalidField("given plans", absl::StrCat(spec.given_plan.size()), absl::StrCat(plans));
+  }
+  if (!given && !spec.given_directions.empty()) {
+    return InvalidField("given directions", absl::StrCat(spec.given_directions.size(), " numbers"),
+                        "none where pages choose");
+  }
+  if (absl::Status s =
+          CheckNumbers("given directions", spec.given_directions, spec.kv_heads * spec.key_dim);
+      !s.ok() || spec.given_directions.empty()) {
+    return s;
+  }
+  for (int head = 0; head < spec.kv_heads; ++head) {
+    double squares = 0;
+    for (int c = 0; c < spec.key_dim; ++c) {
+      const double x = spec.given_directions[static_cast<std::size_t>(head * spec.key_dim + c)];
+      squares += x * x;
+    }
+    if (std::abs(squares - 1) < 1e-3) continue;
+    return InvalidField("given directions", absl::StrCat("of length ", std::sqrt(squares)),
+                        "unit vectors");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckLayer(const LayerSpec& spec, bool value_folded) {
+  absl::Status s = CheckShape(spec);
+  s.Update(CheckCodec(spec.codec, value_folded));
+  if (!s.ok()) return s;
+  s.Update(CheckAttention(spec));
+  s.Update(CheckPlans(spec));
+  return s;
+}
+
+}  // namespace
+
+absl::Status CheckSession(const SessionConfig& config) {
+  absl::Status s = CheckNames(config);
+  s.Update(CheckRange("position_base", config.position_base, 0, kPositionLimit));
+  s.Update(CheckRange("layers", static_cast<std::int64_t>(config.layers.size()), 1,
+                      static_cast<std::int64_t>(kMaxSessionLayers)));
+  if (config.storage != DType::kBF16 && config.storage != DType::kFP16) {
+    s.Update(InvalidField("storage", NameOf(config.storage), "bf16 or fp16"));
+  }
+  if (config.value_folded.size() != config.layers.size()) {
+    s.Update(InvalidField("value_folded", absl::StrCat(config.value_folded.size()),
+                          absl::StrCat(config.layers.size(), " (layers)")));
+  }
+  if (!s.ok()) return s;
+  for (std::size_t i = 0; i < config.layers.size(); ++i) {
+    const LayerSpec& spec = config.layers[i];
+    s.Update(CheckLayer(spec, config.value_folded[i]));
+    if (spec.storage != config.storage) {
+      s.Update(InvalidField("storage", NameOf(spec.storage), NameOf(config.storage)));
+    }
+    if (i > 0 && spec.layer <= config.layers[i - 1].layer) {
+      s.Update(InvalidField("layer", absl::StrCat(spec.layer), "ids that ascend"));
+    }
+    if (!s.ok()) return WithFieldPrefix(s, absl::StrCat("layers[", i, "]."));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace oscarkv
