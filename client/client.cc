@@ -191,6 +191,14 @@ absl::Status Client::DeleteSession(const std::string& session, std::uint64_t gen
   return connection_->Call(&Stub::DeleteSession, request, options, false).status();
 }
 
+absl::StatusOr<v1::ForkSessionResponse> Client::ForkSession(v1::ForkSessionRequest request,
+                                                            const CallOptions& options) {
+  for (v1::Fork& fork : *request.mutable_forks()) {
+    if (fork.request_id().empty()) fork.set_request_id(NewRequestId());
+  }
+  return connection_->Call(&Stub::ForkSession, request, options, true);
+}
+
 absl::StatusOr<v1::Session> Client::TruncateSession(const std::string& session,
                                                     std::uint64_t generation, std::int64_t length,
                                                     const CallOptions& options) {

@@ -10,9 +10,9 @@
 // status of a call says nothing of its items: see FirstItemError().
 //
 // Retries. Calls that may be repeated by contract are, with growing pauses, while the server cannot
-// be reached or asks to come back: all reads, CreateSession, TruncateSession, Attend and Append
-// whose items name their expected_length. DeleteSession never is: whether the first try was done
-// must be found out by whoever asked for it. Streams never are either, except ReadTokens.
+// be reached or asks to come back: all reads, CreateSession, ForkSession, TruncateSession, Attend
+// and Append whose items name their expected_length. DeleteSession never is: whether the first try
+// was done must be found out by whoever asked for it. Streams never are either, except ReadTokens.
 //
 // Thread-safety: all functions of Client may be called at once. A stream is for one thread that
 // writes and one that reads.
@@ -87,6 +87,9 @@ class Client {
   // generation 0: whatever the session's is.
   absl::Status DeleteSession(const std::string& session, std::uint64_t generation = 0,
                              const CallOptions& options = {});
+  // One result for each fork, in order. Empty request_ids are filled in.
+  absl::StatusOr<v1::ForkSessionResponse> ForkSession(v1::ForkSessionRequest request,
+                                                      const CallOptions& options = {});
   // Returns the session with its new generation.
   absl::StatusOr<v1::Session> TruncateSession(const std::string& session, std::uint64_t generation,
                                               std::int64_t length, const CallOptions& options = {});

@@ -51,6 +51,8 @@ absl::Status StatusFromProto(const google::rpc::Status& status) {
 
 absl::Status StatusOf(const v1::ItemResult& result) { return StatusFromProto(result.status()); }
 
+absl::Status StatusOf(const v1::ForkResult& result) { return StatusFromProto(result.status()); }
+
 std::optional<google::rpc::ErrorInfo> ErrorInfoOf(const absl::Status& status) {
   return Payload<google::rpc::ErrorInfo>(status);
 }

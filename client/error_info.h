@@ -20,13 +20,14 @@ namespace oscarkv {
 absl::Status StatusFromGrpc(const grpc::Status& status);
 absl::Status StatusFromProto(const google::rpc::Status& status);
 
-// What became of one item; OK if it was applied.
+// What became of one item, or fork; OK if it was applied.
 absl::Status StatusOf(const v1::ItemResult& result);
+absl::Status StatusOf(const v1::ForkResult& result);
 
 // The first error among a response's results, or OK.
 template <typename Response>
 absl::Status FirstItemError(const Response& response) {
-  for (const v1::ItemResult& result : response.results()) {
+  for (const auto& result : response.results()) {
     if (absl::Status status = StatusOf(result); !status.ok()) return status;
   }
   return absl::OkStatus();

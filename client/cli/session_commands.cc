@@ -5,6 +5,7 @@
 #include "absl/strings/str_format.h"
 #include "client/cli/commands.h"
 #include "client/cli/table.h"
+#include "client/error_info.h"
 
 namespace oscarkv {
 namespace {
@@ -63,6 +64,24 @@ absl::Status RunGet(const CommandContext& context, const std::string& address,
   return absl::OkStatus();
 }
 
+absl::Status RunFork(const CommandContext& context, const std::string& address, v1::Fork fork) {
+  const auto client = ConnectForCommand(address);
+  if (!client.ok()) return client.status();
+  const auto source = (*client)->GetSession(fork.source());
+  if (!source.ok()) return source.status();
+  fork.set_generation(source->generation());
+  v1::ForkSessionRequest request;
+  *request.add_forks() = std::move(fork);
+  const auto response = (*client)->ForkSession(request);
+  if (!response.ok()) return response.status();
+  const v1::ForkResult& result = response->results(0);
+  if (absl::Status status = StatusOf(result); !status.ok()) return status;
+  if (context.json) return PrintJson(context.out, result.session());
+  context.out << result.session().id() << ", generation " << result.session().generation() << ", "
+              << result.session().committed_length() << " tokens\n";
+  return absl::OkStatus();
+}
+
 absl::Status RunDelete(const CommandContext& context, const std::string& address,
                        const std::string& id, std::uint64_t generation) {
   const auto client = ConnectForCommand(address);
@@ -116,6 +135,30 @@ void AddGetCommand(CLI::App& group, CommandContext& context) {
   });
 }
 
+void AddForkCommand(CLI::App& group, CommandContext& context) {
+  const Command fork =
+      AddCommand(group, context, "fork", "Make a session that begins as another one is");
+  const auto* source =
+      fork.app.add_option("source", "Id of the other one")->type_name("SOURCE")->required();
+  const auto* id = fork.app.add_option("session", "Its id")->type_name("ID")->required();
+  const auto* length = fork.app.add_option("--length", "Its first tokens alone, that many")
+                           ->check(CLI::NonNegativeNumber)
+                           ->type_name("TOKENS");
+  const auto* replace =
+      fork.app.add_flag("--replace")
+          ->description("Take the place of a session of that id, which is deleted");
+  fork.app.callback([&context, fork, source, id, length, replace] {
+    context.run = [&context, fork, source, id, length, replace] {
+      v1::Fork asked;
+      asked.set_source(source->as<std::string>());
+      asked.set_session(id->as<std::string>());
+      if (!length->empty()) asked.set_length(length->as<std::int64_t>());
+      asked.set_replace(!replace->empty());
+      return RunFork(context, AddressOf(fork.address), std::move(asked));
+    };
+  });
+}
+
 void AddDeleteCommand(CLI::App& group, CommandContext& context) {
   const Command remove = AddCommand(group, context, "delete", "Delete a session");
   const auto* id = remove.app.add_option("session", "Its id")->type_name("ID")->required();
@@ -133,10 +176,11 @@ void AddDeleteCommand(CLI::App& group, CommandContext& context) {
 }  // namespace
 
 void AddSessionCommands(CLI::App& app, CommandContext& context) {
-  CLI::App& group = *app.add_subcommand("session", "List, show and delete sessions");
+  CLI::App& group = *app.add_subcommand("session", "List, show, fork and delete sessions");
   group.require_subcommand(1);
   AddListCommand(group, context);
   AddGetCommand(group, context);
+  AddForkCommand(group, context);
   AddDeleteCommand(group, context);
 }
 

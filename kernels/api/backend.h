@@ -44,8 +44,8 @@ struct PageRef {
 // blocks of kWindowBlockTokens, all full but the last.
 struct LayerView {
   const LayerSpec* spec = nullptr;
-  BlockId sinks = kNoBlock;  // kNoBlock if codec.sinks == 0
-  std::span<const PageRef> pages;
+  BlockId sinks = kNoBlock;                             // kNoBlock if codec.sinks == 0
+  std::span<const std::span<const PageRef>> page_runs;  // one after the other
   std::span<const BlockId> window;
   std::int64_t window_begin = 0;
   std::int64_t length = 0;

@@ -18,20 +18,31 @@ bool CodecIsKnown(const CodecSpec& codec) {
          codec.sinks >= 0 && codec.sinks <= (1 << 20);
 }
 
+// Adds a page that begins at `end`, which is moved to its own, or later.
+KernelStatus ResolvePage(const BlockMemory& memory, const PageRef& page, std::int64_t page_bytes,
+                         std::int64_t* end, LayerMemory* layer) {
+  if (page.tokens < 0 || page.tokens > kPageTokens || page.begin < *end ||
+      page.begin > kMaxPosition) {
+    return KernelStatus::InvalidArgument("pages overlap, are out of order or too long");
+  }
+  *end = page.begin + page.tokens;
+  std::byte* bytes = nullptr;
+  KernelStatus status = FindBlock(memory, page.block, page_bytes, "page", &bytes);
+  if (status.ok()) layer->pages.push_back({bytes, page.begin, page.tokens});
+  return status;
+}
+
 KernelStatus ResolvePages(const BlockMemory& memory, const LayerView& view, LayerMemory* layer) {
   const PageLayout layout(*view.spec);
-  layer->pages.reserve(view.pages.size());
+  std::size_t pages = 0;
+  for (const std::span<const PageRef> run : view.page_runs) pages += run.size();
+  layer->pages.reserve(pages);
   std::int64_t end = 0;
-  for (const PageRef& page : view.pages) {
-    if (page.tokens < 0 || page.tokens > kPageTokens || page.begin < end ||
-        page.begin > kMaxPosition) {
-      return KernelStatus::InvalidArgument("pages overlap, are out of order or too long");
+  for (const std::span<const PageRef> run : view.page_runs) {
+    for (const PageRef& page : run) {
+      KernelStatus status = ResolvePage(memory, page, layout.bytes, &end, layer);
+      if (!status.ok()) return status;
     }
-    end = page.begin + page.tokens;
-    std::byte* bytes = nullptr;
-    KernelStatus status = FindBlock(memory, page.block, layout.bytes, "page", &bytes);
-    if (!status.ok()) return status;
-    layer->pages.push_back({bytes, page.begin, page.tokens});
   }
   if (layer->window_tokens > 0 && end > layer->window_begin) {
     return KernelStatus::InvalidArgument("pages overlap the window");

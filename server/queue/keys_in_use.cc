@@ -5,17 +5,18 @@
 namespace oscarkv {
 
 bool KeysInUse::HasAnyOf(const WorkFacts& facts) const {
-  if (facts.whole_session && (sessions_.contains(*facts.whole_session) ||
-                              whole_sessions_.contains(*facts.whole_session))) {
-    return true;
-  }
-  return std::any_of(facts.layers.begin(), facts.layers.end(), [this](const LayerKey& key) {
+  const auto session_taken = [this](std::uint64_t session) {
+    return sessions_.contains(session) || whole_sessions_.contains(session);
+  };
+  const auto layer_taken = [this](const LayerKey& key) {
     return layers_.contains(key.layer) || whole_sessions_.contains(key.session);
-  });
+  };
+  return std::any_of(facts.whole_sessions.begin(), facts.whole_sessions.end(), session_taken) ||
+         std::any_of(facts.layers.begin(), facts.layers.end(), layer_taken);
 }
 
 void KeysInUse::Add(const WorkFacts& facts) {
-  if (facts.whole_session) whole_sessions_.insert(*facts.whole_session);
+  whole_sessions_.insert(facts.whole_sessions.begin(), facts.whole_sessions.end());
   for (const LayerKey& key : facts.layers) {
     layers_.insert(key.layer);
     ++sessions_[key.session];
@@ -23,7 +24,7 @@ void KeysInUse::Add(const WorkFacts& facts) {
 }
 
 void KeysInUse::Remove(const WorkFacts& facts) {
-  if (facts.whole_session) whole_sessions_.erase(*facts.whole_session);
+  for (const std::uint64_t session : facts.whole_sessions) whole_sessions_.erase(session);
   for (const LayerKey& key : facts.layers) {
     layers_.erase(key.layer);
     const auto session = sessions_.find(key.session);
@@ -32,13 +33,14 @@ void KeysInUse::Remove(const WorkFacts& facts) {
 }
 
 bool SessionsSeen::HasAnyOf(const WorkFacts& facts) const {
-  if (facts.whole_session && sessions_.contains(*facts.whole_session)) return true;
-  return std::any_of(facts.layers.begin(), facts.layers.end(),
+  return std::any_of(facts.whole_sessions.begin(), facts.whole_sessions.end(),
+                     [this](std::uint64_t session) { return sessions_.contains(session); }) ||
+         std::any_of(facts.layers.begin(), facts.layers.end(),
                      [this](const LayerKey& key) { return sessions_.contains(key.session); });
 }
 
 void SessionsSeen::Add(const WorkFacts& facts) {
-  if (facts.whole_session) sessions_.insert(*facts.whole_session);
+  sessions_.insert(facts.whole_sessions.begin(), facts.whole_sessions.end());
   for (const LayerKey& key : facts.layers) sessions_.insert(key.session);
 }
 

@@ -6,7 +6,6 @@
 
 #include <chrono>
 #include <cstdint>
-#include <optional>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -34,7 +33,8 @@ struct WorkFacts {
   std::int64_t cost = 1;
   std::int64_t items = 1;
   std::vector<LayerKey> layers{};
-  std::optional<std::uint64_t> whole_session{};  // needed alone, with all its layers; by hash
+  // Needed alone, with all their layers; by hash, each once.
+  std::vector<std::uint64_t> whole_sessions{};
 };
 
 class Work {

@@ -40,18 +40,30 @@ template <typename Request>
 std::string TenantOf(const Handlers& handlers, const Request& request) {
   if constexpr (requires { request.tenant(); }) {
     return request.tenant().substr(0, limits::kIdCharacters);  // not checked yet
-  } else if constexpr (requires { request.session(); }) {
-    const auto config = handlers.store().ConfigOf(request.session());
-    return config.ok() ? (*config)->tenant : "";
   } else {
-    return "";
+    std::string_view session;
+    if constexpr (requires { request.session(); }) {
+      session = request.session();
+    } else if constexpr (requires { request.forks(); }) {
+      if (!request.forks().empty()) session = request.forks(0).source();
+    }
+    const auto config = handlers.store().ConfigOf(session);
+    return config.ok() ? (*config)->tenant : "";
   }
 }
 
-// Those that the store serves when no other request is inside their session.
+// The sessions that the store serves a request on when no other one is inside them.
 template <typename Request>
-inline constexpr bool kNeedsWholeSession = std::is_same_v<Request, v1::TruncateSessionRequest> ||
-                                           std::is_same_v<Request, v1::DeleteSessionRequest>;
+std::vector<std::uint64_t> WholeSessionsOf(const Request& request) {
+  if constexpr (std::is_same_v<Request, v1::TruncateSessionRequest> ||
+                std::is_same_v<Request, v1::DeleteSessionRequest>) {
+    return {KeyOfSession(request.session())};
+  } else if constexpr (std::is_same_v<Request, v1::ForkSessionRequest>) {
+    return KeysOfForks(request);
+  } else {
+    return {};
+  }
+}
 
 // Lasts until the reply is on its way.
 template <typename Request, typename Response>
@@ -83,11 +95,7 @@ class UnaryCall final : public grpc::ServerUnaryReactor, private Work {
       scope_.set_request_id(request_.request_id());
     }
     tenant_ = TenantOf(handlers_, request_);
-    WorkFacts facts = {.tenant = tenant_};
-    if constexpr (kNeedsWholeSession<Request>) {
-      facts.whole_session = KeyOfSession(request_.session());
-    }
-    set_facts(std::move(facts));
+    set_facts({.tenant = tenant_, .whole_sessions = WholeSessionsOf(request_)});
     return absl::OkStatus();
   }
 

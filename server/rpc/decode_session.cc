@@ -185,20 +185,34 @@ absl::Status DecodeLayers(const v1::CreateSessionRequest& request, Profile defau
   return absl::OkStatus();
 }
 
-absl::Status CheckRequestId(std::string_view value) {
+absl::Status CheckRequestId(std::string_view field, std::string_view value) {
   const auto printable = [](unsigned char c) { return absl::ascii_isprint(c); };
   if (!value.empty() && value.size() <= limits::kRequestIdBytes &&
       std::all_of(value.begin(), value.end(), printable)) {
     return absl::OkStatus();
   }
   return InvalidField(
-      "request_id", SafeText(value),
+      field, SafeText(value),
       absl::StrCat("1 to ", limits::kRequestIdBytes, " printable ASCII characters"));
+}
+
+absl::Status CheckFork(const std::string& field, const v1::Fork& fork) {
+  const auto path = [&](std::string_view name) { return Joined(field, name); };
+  absl::Status s = CheckId(path("source"), fork.source(), /*required=*/true);
+  if (fork.generation() == 0) {
+    s.Update(InvalidField(path("generation"), "0", "the source's generation"));
+  }
+  if (fork.has_length()) {
+    s.Update(CheckRange(path("length"), fork.length(), 0, kPositionLimit));
+  }
+  s.Update(CheckId(path("session"), fork.session(), /*required=*/true));
+  s.Update(CheckRequestId(path("request_id"), fork.request_id()));
+  return s;
 }
 
 absl::Status CheckNames(const v1::CreateSessionRequest& request) {
   absl::Status s = CheckId("session", request.session(), /*required=*/true);
-  s.Update(CheckRequestId(request.request_id()));
+  s.Update(CheckRequestId("request_id", request.request_id()));
   s.Update(CheckId("tenant", request.tenant(), /*required=*/false));
   s.Update(CheckId("group", request.group(), /*required=*/false));
   s.Update(CheckBytes("model", request.model(), limits::kModelBytes));
@@ -244,6 +258,26 @@ absl::StatusOr<SessionConfig> DecodeCreateSession(const v1::CreateSessionRequest
   config.rope_digest = request.rope_digest();
   config.position_base = request.position_base();
   return config;
+}
+
+absl::StatusOr<std::vector<ForkItem>> DecodeForks(const v1::ForkSessionRequest& request) {
+  if (request.forks().empty() || request.forks_size() > limits::kItems) {
+    return InvalidField("forks", absl::StrCat(request.forks_size(), " forks"),
+                        absl::StrCat("1 to ", limits::kItems));
+  }
+  std::vector<ForkItem> items;
+  for (int i = 0; i < request.forks_size(); ++i) {
+    const v1::Fork& fork = request.forks(i);
+    if (absl::Status s = CheckFork(Indexed("forks", i), fork); !s.ok()) return s;
+    ForkItem& item = items.emplace_back();
+    item.source = fork.source();
+    item.generation = fork.generation();
+    if (fork.has_length()) item.length = fork.length();
+    item.session = fork.session();
+    item.request_id = fork.request_id();
+    item.replace = fork.replace();
+  }
+  return items;
 }
 
 }  // namespace oscarkv

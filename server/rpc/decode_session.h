@@ -1,5 +1,7 @@
-// CreateSession, decoded and checked.
+// CreateSession and ForkSession, decoded and checked.
 #pragma once
+
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "kernels/api/profiles.h"
@@ -12,5 +14,8 @@ namespace oscarkv {
 // INVALID_ARGUMENT names the first field that is wrong.
 absl::StatusOr<SessionConfig> DecodeCreateSession(const v1::CreateSessionRequest& request,
                                                   Profile default_profile);
+
+// Forks in their order. INVALID_ARGUMENT names the first field that is wrong.
+absl::StatusOr<std::vector<ForkItem>> DecodeForks(const v1::ForkSessionRequest& request);
 
 }  // namespace oscarkv

@@ -49,6 +49,13 @@ void EncodeLayerState(const LayerStats& stats, const LayerSpec& spec, v1::LayerS
   state.set_query_sample_stride(spec.query_sample_stride());
 }
 
+// The status of element `index` of a repeated field.
+google::rpc::Status EncodeStatusOf(const absl::Status& status, std::string_view field,
+                                   std::int64_t index) {
+  if (status.ok()) return EncodeStatus(status);
+  return EncodeStatus(WithFieldPrefix(status, absl::StrCat(Indexed(field, index), ".")));
+}
+
 }  // namespace
 
 void EncodeSession(const SessionInfo& info, SessionParts parts, v1::Session& session) {
@@ -79,12 +86,21 @@ void EncodeResults(std::span<const BatchItem> items,
   std::int64_t index = 0;
   for (const BatchItem& item : items) {
     v1::ItemResult& result = *results.Add();
-    const std::string prefix = absl::StrCat(Indexed("items", index++), ".");
-    *result.mutable_status() =
-        EncodeStatus(item.status.ok() ? item.status : WithFieldPrefix(item.status, prefix));
+    *result.mutable_status() = EncodeStatusOf(item.status, "items", index++);
     result.set_generation(item.generation_after);
     result.set_length(item.length_after);
     result.set_repeated(item.repeated);
+  }
+}
+
+void EncodeForks(std::span<const ForkItem> items, v1::ForkSessionResponse& response) {
+  std::int64_t index = 0;
+  for (const ForkItem& item : items) {
+    v1::ForkResult& result = *response.add_results();
+    *result.mutable_status() = EncodeStatusOf(item.status, "forks", index++);
+    if (item.status.ok()) {
+      EncodeSession(item.info, SessionParts::kWithoutLayers, *result.mutable_session());
+    }
   }
 }
 

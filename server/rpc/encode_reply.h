@@ -19,6 +19,9 @@ void EncodeSession(const SessionInfo& info, SessionParts parts, v1::Session& ses
 void EncodeResults(std::span<const BatchItem> items,
                    google::protobuf::RepeatedPtrField<v1::ItemResult>& results);
 
+// Likewise, "forks[i].".
+void EncodeForks(std::span<const ForkItem> items, v1::ForkSessionResponse& response);
+
 // RESOURCE_EXHAUSTED, REPLY_TOO_LARGE: a reply that has, or may have, `bytes`. `field`: of the
 // request, that makes it so large; "" if none does.
 absl::Status ReplyTooLarge(std::string_view field, std::int64_t bytes, std::int64_t limit);

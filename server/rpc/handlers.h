@@ -38,6 +38,8 @@ class Handlers {
                             v1::ListSessionsResponse& response);
   absl::Status DeleteSession(const v1::DeleteSessionRequest& request,
                              v1::DeleteSessionResponse& response);
+  absl::Status ForkSession(const v1::ForkSessionRequest& request,
+                           v1::ForkSessionResponse& response);
   absl::Status TruncateSession(const v1::TruncateSessionRequest& request,
                                v1::TruncateSessionResponse& response);
   absl::Status Append(const v1::AppendRequest& request, v1::AppendResponse& response);

@@ -84,6 +84,15 @@ absl::Status Handlers::DeleteSession(const v1::DeleteSessionRequest& request,
   return store_->Delete(request.session(), request.generation());
 }
 
+absl::Status Handlers::ForkSession(const v1::ForkSessionRequest& request,
+                                   v1::ForkSessionResponse& response) {
+  absl::StatusOr<std::vector<ForkItem>> items = DecodeForks(request);
+  if (!items.ok()) return items.status();
+  store_->Fork(*items);
+  EncodeForks(*items, response);
+  return absl::OkStatus();
+}
+
 absl::Status Handlers::TruncateSession(const v1::TruncateSessionRequest& request,
                                        v1::TruncateSessionResponse& response) {
   absl::Status s = CheckId("session", request.session(), /*required=*/true);

@@ -55,6 +55,11 @@ grpc::ServerUnaryReactor* KvCacheService::DeleteSession(Context* context, const 
   return Unary("DeleteSession", &Handlers::DeleteSession, context, request, reply);
 }
 
+grpc::ServerUnaryReactor* KvCacheService::ForkSession(Context* context, const Bytes* request,
+                                                      Bytes* reply) {
+  return Unary("ForkSession", &Handlers::ForkSession, context, request, reply);
+}
+
 grpc::ServerUnaryReactor* KvCacheService::TruncateSession(Context* context, const Bytes* request,
                                                           Bytes* reply) {
   return Unary("TruncateSession", &Handlers::TruncateSession, context, request, reply);

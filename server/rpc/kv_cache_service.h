@@ -19,7 +19,8 @@ using RawSessionMethods = v1::KvCacheService::WithRawCallbackMethod_GetServerInf
         v1::KvCacheService::WithRawCallbackMethod_GetSession<
             v1::KvCacheService::WithRawCallbackMethod_ListSessions<
                 v1::KvCacheService::WithRawCallbackMethod_DeleteSession<
-                    v1::KvCacheService::WithRawCallbackMethod_TruncateSession<Base>>>>>>;
+                    v1::KvCacheService::WithRawCallbackMethod_ForkSession<
+                        v1::KvCacheService::WithRawCallbackMethod_TruncateSession<Base>>>>>>>;
 
 template <typename Base>
 using RawTokenMethods = v1::KvCacheService::WithRawCallbackMethod_Append<
@@ -59,6 +60,8 @@ class KvCacheService final
                                          Bytes* reply) override;
   grpc::ServerUnaryReactor* DeleteSession(Context* context, const Bytes* request,
                                           Bytes* reply) override;
+  grpc::ServerUnaryReactor* ForkSession(Context* context, const Bytes* request,
+                                        Bytes* reply) override;
   grpc::ServerUnaryReactor* TruncateSession(Context* context, const Bytes* request,
                                             Bytes* reply) override;
   grpc::ServerUnaryReactor* Append(Context* context, const Bytes* request, Bytes* reply) override;

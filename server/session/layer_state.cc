@@ -1,7 +1,10 @@
 #include "server/session/layer_state.h"
 
 #include <algorithm>
+#include <cassert>
 #include <utility>
+
+#include "server/base/kernel_status.h"
 
 namespace oscarkv {
 
@@ -14,7 +17,7 @@ LayerState::LayerState(const LayerSpec* spec, std::int64_t position_base, Memory
 LayerView LayerState::View() const {
   return {.spec = spec_,
           .sinks = sinks_.id(),
-          .pages = pages_.refs(),
+          .page_runs = pages_.runs(),
           .window = window_.ids(),
           .window_begin = std::min(window_.begin(), length_),
           .length = length_,
@@ -101,6 +104,24 @@ void LayerState::Truncate(std::int64_t length) {
   if (length <= directions_begin_) directions_.clear();
   TrimHostMemory();
   length_ = length;
+}
+
+absl::Status LayerState::Fork(std::int64_t length, LayerState* fork) {
+  assert(fork->length_ == 0);
+  const auto directions_bytes = static_cast<std::int64_t>(directions_.size() * sizeof(float));
+  if (!fork->host_memory_.Grow(sample_.bytes() + directions_bytes)) {
+    return OutOfMemory("no memory left for the sampled queries of a fork");
+  }
+  fork->sample_.CopyRows(sample_);
+  fork->directions_ = directions_;
+  fork->directions_begin_ = directions_begin_;
+  fork->sinks_ = sinks_;
+  fork->pages_ = pages_.Share();
+  fork->window_ = window_;
+  fork->length_ = length_;
+  fork->PrepareTruncate(length);
+  fork->Truncate(length);
+  return absl::OkStatus();
 }
 
 }  // namespace oscarkv

@@ -23,6 +23,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "kernels/api/backend.h"
 #include "kernels/api/layer_spec.h"
 #include "server/pages/block_pool.h"
@@ -83,13 +84,22 @@ class LayerState {
   // Waits for a piece under way; null if there is none.
   std::unique_ptr<Sealing> TakePreparation() noexcept;
 
+  // What Truncate(length) may fail at, by bad_alloc: afterwards it cannot. What tokens are here
+  // stays as it is.
+  void PrepareTruncate(std::int64_t length) { pages_.PrepareTruncate(length); }
   // Drops all tokens at positions >= length, exactly: what remains is as it was. Forgets the last
   // append, and what was prepared. Truncating to 0 frees everything. Waits for a piece under way.
+  // REQUIRES: PrepareTruncate(length).
   void Truncate(std::int64_t length);
+
+  // Makes of `fork`, which is empty, what this layer would be after Truncate(length). Pages and
+  // blocks are shared; only the sampled queries and the directions are copied. Errors:
+  // RESOURCE_EXHAUSTED for those; may throw bad_alloc. Then `fork` is good for nothing but to be
+  // destroyed, and this layer is as it was. REQUIRES: equal specs.
+  absl::Status Fork(std::int64_t length, LayerState* fork);
 
  private:
   friend class LayerChange;
-  friend class LayerStatePeer;  // of tests: holds blocks, as a fork would
 
   std::int64_t PagesBefore(std::int64_t position) const;
   std::int64_t PreparedPages() const;

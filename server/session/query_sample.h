@@ -33,6 +33,8 @@ class QuerySample {
   // REQUIRES: spec outlives the sample.
   QuerySample(const LayerSpec* spec, std::int64_t position_base)
       : spec_(spec), position_base_(position_base) {}
+  QuerySample(const QuerySample&) = delete;
+  QuerySample& operator=(const QuerySample&) = delete;
 
   // The rows of a request, by index, that would be added: at positions in [from, to) that are
   // sampled. A position that has a row keeps it.
@@ -49,6 +51,12 @@ class QuerySample {
   Addition Prepare(const QueryRows& rows, std::span<const std::int32_t> indices);
   // REQUIRES: prepared; since then rows were dropped at most.
   void Add(const Addition& addition) noexcept;
+
+  // Takes the rows of another sample in the place of its own. REQUIRES: equal specs and bases.
+  void CopyRows(const QuerySample& other) {
+    positions_ = other.positions_;
+    rows_ = other.rows_;
+  }
 
   void DropBefore(std::int64_t position) noexcept;
   void DropFrom(std::int64_t position) noexcept;

@@ -45,6 +45,11 @@ Session::Session(SessionConfig config, std::uint64_t generation, MemoryBudget* b
   }
 }
 
+Session::~Session() {
+  // Of a fork that never found its place.
+  for (const LayerStats& layer : published_) all_logical_bytes_->fetch_sub(layer.logical_bytes);
+}
+
 bool Session::ReserveOwnMemory() {
   const AloneInGate alone(&gate_);
   return own_memory_.Grow(static_cast<std::int64_t>(BytesOf(*config_)));
@@ -106,7 +111,12 @@ void Session::Replace(LayerStats* published, const LayerStats& stats) {
 
 void Session::TruncateLayers(std::int64_t length) {
   std::vector<LayerStats> stats;
-  stats.reserve(layers_.size());  // from here on nothing can fail
+  stats.reserve(layers_.size());
+  for (const std::unique_ptr<Layer>& layer : layers_) {
+    MutexLock lock(&layer->mutex);
+    layer->state.PrepareTruncate(length);
+  }
+  // From here on nothing can fail.
   for (const std::unique_ptr<Layer>& layer : layers_) {
     MutexLock lock(&layer->mutex);
     layer->state.Truncate(length);
@@ -121,6 +131,23 @@ void Session::Truncate(TruncateRecord asked, std::uint64_t new_generation) {
   last_truncate_ = std::move(asked);
   MutexLock lock(&published_mutex_);
   generation_ = new_generation;
+}
+
+absl::Status Session::Fork(std::int64_t length, Session* fork) {
+  for (std::size_t i = 0; i < layers_.size(); ++i) {
+    Layer& from = *layers_[i];
+    Layer& to = *fork->layers_[i];
+    LayerStats stats;
+    {
+      MutexLock lock(&from.mutex);
+      MutexLock fork_lock(&to.mutex);
+      absl::Status status = from.state.Fork(length, &to.state);
+      if (!status.ok()) return status;
+      stats = to.state.Stats();
+    }
+    fork->Publish(i, stats);
+  }
+  return absl::OkStatus();
 }
 
 void Session::Delete() {

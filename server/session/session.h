@@ -52,6 +52,10 @@ class Session {
   Session(SessionConfig config, std::uint64_t generation, MemoryBudget* budget,
           std::atomic<std::int64_t>* all_logical_bytes);
 
+  ~Session();
+  Session(const Session&) = delete;
+  Session& operator=(const Session&) = delete;
+
   // Counts what the session takes before its first token, until it is deleted; an estimate. False
   // if the budget has less left.
   [[nodiscard]] bool ReserveOwnMemory();
@@ -79,6 +83,9 @@ class Session {
   bool IsRepeat(const TruncateRecord& asked) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(gate_) {
     return !asked.request_id.empty() && asked == last_truncate_;
   }
+  // Makes of `fork`, which no one else knows and which is empty, what this session would be after a
+  // truncate to `length`. Errors as LayerState::Fork's. REQUIRES: equal layers.
+  absl::Status Fork(std::int64_t length, Session* fork) ABSL_EXCLUSIVE_LOCKS_REQUIRED(gate_);
   // Frees everything; later requests find the session deleted.
   void Delete() ABSL_EXCLUSIVE_LOCKS_REQUIRED(gate_);
 

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <utility>
 
+#include "absl/container/btree_set.h"
 #include "absl/strings/str_cat.h"
 #include "server/base/error.h"
 #include "server/base/kernel_status.h"
@@ -35,6 +36,7 @@ class SessionStore::Impl {
   absl::StatusOr<std::shared_ptr<Session>> Find(std::string_view id) const;
   absl::Status Delete(std::string_view id, std::uint64_t generation);
   absl::StatusOr<SessionInfo> Truncate(std::string_view id, const TruncateRecord& asked);
+  void Fork(std::span<ForkItem> items);
   absl::Status Read(const std::shared_ptr<const SessionConfig>& config, std::uint64_t generation,
                     int layer, const ReadItem& request) const;
   StoreTotals Totals() const;
@@ -52,6 +54,13 @@ class SessionStore::Impl {
  private:
   // The answer to a create of a session that is there.
   static absl::StatusOr<SessionInfo> Repeated(const SessionConfig& asked, const Session& other);
+  // The session that the item asks for, for nobody to find yet. Null: it is there, see item->info.
+  absl::StatusOr<std::shared_ptr<Session>> MakeFork(ForkItem* item);
+  absl::Status PutInPlace(std::shared_ptr<Session> fork, ForkItem* item);
+  absl::Status NoRoomForSession() const {
+    return OutOfMemory(absl::StrCat("the memory budget of ", budget_.total(),
+                                    " bytes has no room for another session"));
+  }
   std::uint64_t NewGeneration() { return next_generation_.fetch_add(1); }
 
   Backend* const backend_;
@@ -69,10 +78,7 @@ absl::StatusOr<SessionInfo> SessionStore::Impl::Create(SessionConfig config) {
   if (const auto other = sessions_.Find(config.id)) return Repeated(config, *other);
   const auto session =
       std::make_shared<Session>(std::move(config), NewGeneration(), &budget_, &logical_bytes_);
-  if (!session->ReserveOwnMemory()) {
-    return OutOfMemory(absl::StrCat("the memory budget of ", budget_.total(),
-                                    " bytes has no room for another session"));
-  }
+  if (!session->ReserveOwnMemory()) return NoRoomForSession();
   if (const auto other = sessions_.Insert(session)) return Repeated(*session->config(), *other);
   return session->Info();
 }
@@ -105,7 +111,7 @@ absl::Status SessionStore::Impl::Delete(std::string_view id, std::uint64_t gener
     return GenerationMismatch(generation, session.generation(), session.Info().committed_length);
   }
   session.Delete();
-  sessions_.Erase(session);
+  sessions_.Erase(session);  // a fork may have taken its place
   return absl::OkStatus();
 }
 
@@ -129,6 +135,85 @@ absl::StatusOr<SessionInfo> SessionStore::Impl::Truncate(std::string_view id,
   session.Truncate(asked, NewGeneration());
   session.NoteChange();
   return session.Info();
+}
+
+void SessionStore::Impl::Fork(std::span<ForkItem> items) {
+  std::vector<std::shared_ptr<Session>> forks(items.size());
+  absl::btree_set<std::string> ids;
+  for (std::size_t i = 0; i < items.size(); ++i) {
+    if (!ids.insert(items[i].session).second) {
+      items[i].status =
+          InvalidField("session", items[i].session, "an id that no other item of the request has");
+      continue;
+    }
+    absl::StatusOr<std::shared_ptr<Session>> fork = MakeFork(&items[i]);
+    items[i].status = fork.status();
+    if (fork.ok()) forks[i] = *std::move(fork);
+  }
+  for (std::size_t i = 0; i < items.size(); ++i) {
+    if (forks[i]) items[i].status = PutInPlace(std::move(forks[i]), &items[i]);
+  }
+}
+
+absl::StatusOr<std::shared_ptr<Session>> SessionStore::Impl::MakeFork(ForkItem* item) {
+  // What tells it from other requests, where its id is taken.
+  const std::string digest =
+      absl::StrCat("fork ", item->source, " ", item->generation, " ", item->length.value_or(-1));
+  if (const auto other = sessions_.Find(item->session)) {
+    SessionConfig asked;
+    asked.id = item->session;
+    asked.request_id = item->request_id;
+    asked.content_digest = digest;
+    absl::StatusOr<SessionInfo> info = Repeated(asked, *other);
+    if (info.ok()) {
+      item->info = *std::move(info);
+      return nullptr;
+    }
+    if (!item->replace) return info.status();
+  }
+
+  const absl::StatusOr<std::shared_ptr<Session>> found = Find(item->source);
+  if (!found.ok()) return found.status();
+  Session& source = **found;
+  SessionConfig config = *source.config();
+  config.id = item->session;
+  config.request_id = item->request_id;
+  config.content_digest = digest;
+  auto fork =
+      std::make_shared<Session>(std::move(config), NewGeneration(), &budget_, &logical_bytes_);
+  if (!fork->ReserveOwnMemory()) return NoRoomForSession();
+
+  const AloneInGate alone(&source.gate());
+  if (source.deleted()) return SessionNotFound(item->source);
+  const SessionInfo info = source.Info();
+  if (item->generation != info.generation) {
+    return GenerationMismatch(item->generation, info.generation, info.committed_length);
+  }
+  const std::int64_t length = item->length.value_or(info.committed_length);
+  if (length < 0 || length > info.committed_length) {
+    return InvalidField("length", absl::StrCat(length),
+                        absl::StrCat("0 to ", info.committed_length));
+  }
+  absl::Status status = source.Fork(length, fork.get());
+  if (!status.ok()) return status;
+  fork->NoteChange();
+  return fork;
+}
+
+absl::Status SessionStore::Impl::PutInPlace(std::shared_ptr<Session> fork, ForkItem* item) {
+  item->info = fork->Info();
+  if (!item->replace) {
+    const auto other = sessions_.Insert(fork);
+    if (!other) return absl::OkStatus();
+    absl::StatusOr<SessionInfo> info = Repeated(*fork->config(), *other);
+    if (info.ok()) item->info = *std::move(info);
+    return info.status();
+  }
+  const std::shared_ptr<Session> old = sessions_.Replace(std::move(fork));
+  if (!old) return absl::OkStatus();
+  const AloneInGate alone(&old->gate());
+  if (!old->deleted()) old->Delete();
+  return absl::OkStatus();
 }
 
 absl::Status SessionStore::Impl::Read(const std::shared_ptr<const SessionConfig>& config,
@@ -219,6 +304,8 @@ absl::StatusOr<SessionInfo> SessionStore::Truncate(std::string_view id, std::str
   return impl_->Truncate(
       id, {.request_id = std::string(request_id), .generation = generation, .length = length});
 }
+
+void SessionStore::Fork(std::span<ForkItem> items) { impl_->Fork(items); }
 
 absl::StatusOr<std::shared_ptr<const SessionConfig>> SessionStore::ConfigOf(
     std::string_view id) const {

@@ -132,6 +132,21 @@ struct BatchItem {
   bool call_failed = false;
 };
 
+// A session to be made as another one is up to a length: what is asked, then what became of it.
+struct ForkItem {
+  std::string source;
+  std::uint64_t generation = 0;  // of the source
+  std::optional<std::int64_t>
+      length;              // at most the source's committed length, which is the default
+  std::string session;     // id of the fork
+  std::string request_id;  // as SessionConfig::request_id
+  // A session of that id ends and the fork takes its place.
+  bool replace = false;
+
+  absl::Status status;
+  SessionInfo info;  // where status is OK
+};
+
 // CRC-32C of the item's keys, then of its values; 0 without tokens.
 std::uint32_t CrcOf(const BatchItem& item);
 
@@ -171,6 +186,15 @@ class SessionStore {
   // nothing and returns the session as it is.
   absl::StatusOr<SessionInfo> Truncate(std::string_view id, std::string_view request_id,
                                        std::uint64_t generation, std::int64_t length);
+
+  // Makes sessions that begin as others are, with their configuration, for the price of what
+  // differs later: pages and blocks are shared. All sources are taken as they are before the first
+  // fork is put in its place, so that sessions may trade places. A repeat (a session of that id,
+  // made by the same request_id, source, generation and length) changes nothing. Statuses:
+  // NOT_FOUND, GENERATION_MISMATCH, ALREADY_EXISTS, RESOURCE_EXHAUSTED, INVALID_ARGUMENT for a
+  // length, or for an id that an item before it makes. If it throws bad_alloc, some items may have
+  // been applied.
+  void Fork(std::span<ForkItem> items);
 
   // Shapes of the layers, for whoever sizes outputs; NOT_FOUND for the session. Never changes
   // during the life of a session, and two sessions never share one.

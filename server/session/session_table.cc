@@ -17,9 +17,17 @@ std::shared_ptr<Session> SessionTable::Insert(std::shared_ptr<Session> session) 
   return inserted ? nullptr : it->second;
 }
 
+std::shared_ptr<Session> SessionTable::Replace(std::shared_ptr<Session> session) {
+  const std::string& id = session->config()->id;
+  WriterLock lock(&mutex_);
+  const auto [it, inserted] = sessions_.try_emplace(id, session);
+  return inserted ? nullptr : std::exchange(it->second, std::move(session));
+}
+
 void SessionTable::Erase(const Session& session) {
   WriterLock lock(&mutex_);
-  sessions_.erase(session.config()->id);
+  const auto it = sessions_.find(session.config()->id);
+  if (it != sessions_.end() && it->second.get() == &session) sessions_.erase(it);
 }
 
 std::vector<std::shared_ptr<Session>> SessionTable::List(

@@ -24,7 +24,9 @@ class SessionTable {
   std::shared_ptr<Session> Find(std::string_view id) const;
   // The session of that id that was there before, or null after `session` was added.
   std::shared_ptr<Session> Insert(std::shared_ptr<Session> session);
-  // REQUIRES: `session` was inserted and is not yet erased.
+  // Adds `session` in any case; returns the one of that id that was there before, or null.
+  std::shared_ptr<Session> Replace(std::shared_ptr<Session> session);
+  // Does nothing if another one has its place by now.
   void Erase(const Session& session);
 
   // Sessions with id > after in the order of ids, at most `limit`, of one tenant if given.

@@ -147,6 +147,7 @@ KernelStatus FilledSessions::AddSession() {
     session.pages.push_back({pages[i], spec_.codec.sinks + i * kPageTokens, kPageTokens});
     copies.push_back({template_pages_[i % template_pages_.size()], pages[i], page_bytes});
   }
+  session.page_run = session.pages;
   session.window.assign(BlocksOf(shape_.window_tokens), kNoBlock);
   status = Allocate(window_bytes, session.window);
   if (!status.ok()) return status;
@@ -162,7 +163,7 @@ LayerView FilledSessions::View(int session) const {
   LayerView view;
   view.spec = &spec_;
   view.sinks = from.sinks;
-  view.pages = from.pages;
+  view.page_runs = {&from.page_run, 1};
   view.window = from.window;
   view.window_begin = context_ - shape_.window_tokens;
   view.length = context_;

@@ -41,6 +41,7 @@ class FilledSessions {
   struct Session {
     BlockId sinks = kNoBlock;
     std::vector<PageRef> pages;
+    std::span<const PageRef> page_run;  // pages, as a view has them
     std::vector<BlockId> window;
   };
 

@@ -78,6 +78,8 @@ TEST_F(CliTest, WrongUsageIsTwo) {
                                              {"info", "--frobnicate"},
                                              {"session"},
                                              {"session", "get"},
+                                             {"session", "fork", "x"},
+                                             {"session", "fork", "x", "y", "--length", "-1"},
                                              {"session", "delete", "x", "--generation", "-1"},
                                              {"session", "delete", "x", "--generation", "many"},
                                              {"inspect"},
@@ -150,7 +152,7 @@ TEST_F(CliTest, TheAddressMayComeFromTheEnvironment) {
   EXPECT_EQ(Oscarkv({"info", "--address", address()}).code, 0);
 }
 
-TEST_F(CliTest, SessionsAreListedShownAndDeleted) {
+TEST_F(CliTest, SessionsAreListedShownForkedAndDeleted) {
   CreateSession("s-1", "red");
   CreateSession("s-2", "");
   Result result = Oscarkv({"session", "list", "--address", address()});
@@ -175,11 +177,25 @@ TEST_F(CliTest, SessionsAreListedShownAndDeleted) {
   EXPECT_EQ(session["id"], "s-1");
   EXPECT_EQ(session["model"], "Test-1B");
 
+  result = Oscarkv({"session", "fork", "s-1", "s-3", "--length", "0", "--address", address()});
+  EXPECT_EQ(result.code, 0) << result.err;
+  EXPECT_THAT(result.out, HasSubstr("s-3, generation "));
+  EXPECT_THAT(result.out, HasSubstr(", 0 tokens"));
+  EXPECT_EQ(Oscarkv({"session", "fork", "s-1", "s-3", "--address", address()}).code, 1);
+  result =
+      Oscarkv({"session", "fork", "s-1", "s-3", "--replace", "--address", address(), "--json"});
+  EXPECT_EQ(json::parse(result.out)["id"], "s-3");
+  result = Oscarkv({"session", "fork", "s-1", "s-4", "--length", "9", "--address", address()});
+  EXPECT_EQ(result.code, 1);
+  EXPECT_THAT(result.err, HasSubstr("forks[0].length"));
+
   const std::string other =
       std::to_string(std::stoull(session["generation"].get<std::string>()) + 1);
   EXPECT_EQ(
       Oscarkv({"session", "delete", "s-1", "--generation", other, "--address", address()}).code, 1);
-  EXPECT_EQ(Oscarkv({"session", "delete", "s-1", "--address", address()}).code, 0);
+  for (const char* id : {"s-1", "s-3"}) {
+    EXPECT_EQ(Oscarkv({"session", "delete", id, "--address", address()}).code, 0);
+  }
   result = Oscarkv({"session", "delete", "s-2", "--address", address(), "--json"});
   EXPECT_EQ(result.code, 0);
   EXPECT_EQ(json::parse(result.out), json::object());

@@ -105,6 +105,7 @@ TEST_F(ClientTest, RepeatsExactlyWhatIsSafeToRepeat) {
       {"GetSession", [&] { return client_->GetSession("s").status(); }, true},
       {"ListSessions", [&] { return client_->ListSessions().status(); }, true},
       {"DeleteSession", [&] { return client_->DeleteSession("s"); }, false},
+      {"ForkSession", [&] { return client_->ForkSession({}).status(); }, true},
       {"TruncateSession", [&] { return client_->TruncateSession("s", 1, 0).status(); }, true},
       {"Append", [&] { return client_->Append(OneAppend(true)).status(); }, true},
       {"Append", [&] { return client_->Append(OneAppend(false)).status(); }, false},
@@ -157,6 +158,20 @@ TEST_F(ClientTest, ARepeatedTruncateKeepsItsRequestIdAndAnotherHasItsOwn) {
   EXPECT_NE(ids[0], ids[3]);
 }
 
+TEST_F(ClientTest, ARepeatedForkKeepsItsRequestIds) {
+  service_.Fail("ForkSession", 1, kLost);
+  v1::ForkSessionRequest request;
+  request.add_forks()->set_session("a");
+  request.add_forks()->set_request_id("mine");
+  ASSERT_TRUE(client_->ForkSession(request).ok());
+  const std::vector<std::string> ids = service_.fork_request_ids();
+  ASSERT_THAT(ids, SizeIs(4));
+  EXPECT_THAT(ids[0], testing::MatchesRegex("[0-9a-f-]{36}"));
+  EXPECT_EQ(ids[0], ids[2]);
+  EXPECT_EQ(ids[1], "mine");
+  EXPECT_EQ(ids[3], "mine");
+}
+
 TEST_F(ClientTest, GivesUpAfterTheLastTry) {
   service_.Fail("GetSession", 100, kLost);
   EXPECT_TRUE(absl::IsUnavailable(client_->GetSession("s").status()));
@@ -193,8 +208,9 @@ TEST_F(ClientTest, EveryUnaryCallHasADeadline) {
   options.timeout = absl::Milliseconds(100);
   auto client = Client::Connect(service_.address(), options);
   ASSERT_TRUE(client.ok());
-  for (const char* method : {"GetServerInfo", "CreateSession", "GetSession", "ListSessions",
-                             "DeleteSession", "TruncateSession", "Append", "Attend"}) {
+  for (const char* method :
+       {"GetServerInfo", "CreateSession", "GetSession", "ListSessions", "DeleteSession",
+        "ForkSession", "TruncateSession", "Append", "Attend"}) {
     service_.Delay(method, absl::Milliseconds(300));
   }
   Client& slow = **client;
@@ -203,6 +219,7 @@ TEST_F(ClientTest, EveryUnaryCallHasADeadline) {
   EXPECT_TRUE(absl::IsDeadlineExceeded(slow.GetSession("s").status()));
   EXPECT_TRUE(absl::IsDeadlineExceeded(slow.ListSessions().status()));
   EXPECT_TRUE(absl::IsDeadlineExceeded(slow.DeleteSession("s")));
+  EXPECT_TRUE(absl::IsDeadlineExceeded(slow.ForkSession({}).status()));
   EXPECT_TRUE(absl::IsDeadlineExceeded(slow.TruncateSession("s", 1, 0).status()));
   EXPECT_TRUE(absl::IsDeadlineExceeded(slow.Append(OneAppend(true)).status()));
   EXPECT_TRUE(absl::IsDeadlineExceeded(slow.Attend(OneAttend(1, true)).status()));

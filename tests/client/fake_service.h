@@ -83,6 +83,10 @@ class FakeService final : public v1::KvCacheService::Service {
     absl::MutexLock lock(&mutex_);
     return create_request_ids_;
   }
+  std::vector<std::string> fork_request_ids() {
+    absl::MutexLock lock(&mutex_);
+    return fork_request_ids_;
+  }
   std::vector<std::string> truncate_request_ids() {
     absl::MutexLock lock(&mutex_);
     return truncate_request_ids_;
@@ -133,6 +137,15 @@ class FakeService final : public v1::KvCacheService::Service {
   grpc::Status DeleteSession(grpc::ServerContext*, const v1::DeleteSessionRequest*,
                              v1::DeleteSessionResponse*) override {
     return Enter("DeleteSession");
+  }
+  grpc::Status ForkSession(grpc::ServerContext*, const v1::ForkSessionRequest* request,
+                           v1::ForkSessionResponse* response) override {
+    for (const v1::Fork& fork : request->forks()) {
+      response->add_results()->mutable_session()->set_id(fork.session());
+      absl::MutexLock lock(&mutex_);
+      fork_request_ids_.push_back(fork.request_id());
+    }
+    return Enter("ForkSession");
   }
   grpc::Status TruncateSession(grpc::ServerContext*, const v1::TruncateSessionRequest* request,
                                v1::TruncateSessionResponse* response) override {
@@ -245,6 +258,7 @@ class FakeService final : public v1::KvCacheService::Service {
   std::map<std::string, int> calls_;
   std::vector<v1::AppendRequest> appends_;
   std::vector<std::string> create_request_ids_;
+  std::vector<std::string> fork_request_ids_;
   std::vector<std::string> truncate_request_ids_;
   std::vector<v1::ReadTokensRequest> reads_;
   int break_read_after_ = 1 << 30;

@@ -160,6 +160,8 @@ class Mutator {
         return reflection->SetUInt64(&message, field, static_cast<std::uint64_t>(Number()));
       case FieldDescriptor::CPPTYPE_FLOAT:
         return reflection->SetFloat(&message, field, Float());
+      case FieldDescriptor::CPPTYPE_BOOL:
+        return reflection->SetBool(&message, field, Below(2) == 1);
       case FieldDescriptor::CPPTYPE_ENUM:
         return reflection->SetEnumValue(&message, field, static_cast<int>(Below(7)) - 1);
       case FieldDescriptor::CPPTYPE_STRING:
@@ -192,7 +194,7 @@ class Requests {
 
   // Sessions as they should be, whatever was done to them.
   void Refresh() {
-    for (const char* id : {"a", "b"}) {
+    for (const char* id : {"a", "b", "c"}) {
       v1::DeleteSessionRequest remove;
       remove.set_session(id);
       v1::DeleteSessionResponse removed;
@@ -233,7 +235,9 @@ class Requests {
         *request.mutable_append() = AppendRequest();
         return Of("AppendStream", request, v1::AppendStreamResponse());
       }
-      case 9: {
+      case 9:
+        return Of("ForkSession", ForkRequest(), v1::ForkSessionResponse());
+      case 10: {
         v1::DecodeRequest request;
         *request.mutable_attend() = AttendRequest();
         return Of("Decode", request, v1::DecodeResponse());
@@ -242,7 +246,7 @@ class Requests {
         return Of("Attend", AttendRequest(), v1::AttendResponse());
     }
   }
-  static constexpr std::uint64_t kKinds = 12;
+  static constexpr std::uint64_t kKinds = 13;
 
  private:
   template <typename Request, typename Response>
@@ -254,6 +258,20 @@ class Requests {
   Request Named() const {
     Request request;
     request.set_session("b");
+    return request;
+  }
+
+  v1::ForkSessionRequest ForkRequest() const {
+    v1::ForkSessionRequest request;
+    for (const char* id : {"c", "a"}) {
+      v1::Fork& fork = *request.add_forks();
+      fork.set_source("b");
+      fork.set_generation(b_.generation());
+      fork.set_length(200);
+      fork.set_session(id);
+      fork.set_request_id("fork");
+      fork.set_replace(true);
+    }
     return request;
   }
 

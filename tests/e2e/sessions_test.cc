@@ -248,7 +248,7 @@ TEST(SessionsTest, BytesThatAreNoMessageAreRefusedLikeAnyWrongRequest) {
   const std::string service = "/oscarkv.v1.KvCacheService/";
   std::string response;
   for (const char* method : {"CreateSession", "GetSession", "ListSessions", "DeleteSession",
-                             "TruncateSession", "Append", "Attend", "ReadTokens"}) {
+                             "ForkSession", "TruncateSession", "Append", "Attend", "ReadTokens"}) {
     // A length-delimited field that is longer than the message; text that is no UTF-8.
     for (const std::string bytes : {"\x0a\x7f", "\x0a\x01\xff"}) {
       const absl::Status status =

@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "kernels/backend_factory.h"
 #include "oscarkv/v1/kv_cache.pb.h"
 #include "server/rpc/handlers.h"
@@ -53,7 +54,7 @@ class Fuzz {
 
  private:
   void Step() {
-    switch (in_.ConsumeIntegralInRange(0, 7)) {
+    switch (in_.ConsumeIntegralInRange(0, 8)) {
       case 0:
         return Call(&Handlers::CreateSession, CreateRequest());
       case 1:
@@ -67,6 +68,8 @@ class Fuzz {
         return Read();
       case 6:
         return store_.Settle();
+      case 7:
+        return Fork();
       default:
         return Rest();
     }
@@ -260,6 +263,22 @@ class Fuzz {
     Call(&Handlers::TruncateSession, std::move(request));
   }
 
+  void Fork() {
+    v1::ForkSessionRequest request;
+    for (int i = in_.ConsumeIntegralInRange(0, 3); i > 0; --i) {
+      v1::Fork& fork = *request.add_forks();
+      fork.set_source(SessionId());
+      fork.set_generation(Generation(fork.source()));
+      if (in_.ConsumeBool()) {
+        fork.set_length(in_.ConsumeIntegralInRange<std::int64_t>(-1, 1200));
+      }
+      fork.set_session(SessionId());
+      fork.set_request_id(in_.ConsumeBool() ? "same" : absl::StrCat(++forks_));
+      fork.set_replace(in_.ConsumeBool());
+    }
+    Call(&Handlers::ForkSession, std::move(request));
+  }
+
   void Read() {
     v1::ReadTokensRequest request;
     request.set_session(SessionId());
@@ -297,6 +316,7 @@ class Fuzz {
   }
 
   FuzzedDataProvider& in_;
+  int forks_ = 0;
   SessionStore store_;
   Handlers handlers_;
   std::shared_ptr<const SessionConfig> config_;

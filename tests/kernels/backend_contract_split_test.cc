@@ -45,19 +45,22 @@ TEST_P(BackendContract, ShardsMergeToTheWhole) {
     MiniSession session(*backend, spec);
     Fill(session, 1000, 60, true, random);
     const LayerView whole = session.View();
-    const std::size_t cut = random.Int(0, static_cast<std::int64_t>(whole.pages.size()));
+    const std::span<const PageRef> pages = session.pages();
+    const std::size_t cut = random.Int(0, static_cast<std::int64_t>(pages.size()));
+    const std::span<const PageRef> before = pages.first(cut);
+    const std::span<const PageRef> after = pages.subspan(cut);
 
     LayerView first = whole;  // sinks and the first pages
-    first.pages = whole.pages.first(cut);
+    first.page_runs = {&before, 1};
     first.window = {};
     first.length = first.window_begin =
-        cut == 0 ? spec.codec.sinks : whole.pages[cut - 1].begin + whole.pages[cut - 1].tokens;
+        cut == 0 ? spec.codec.sinks : pages[cut - 1].begin + pages[cut - 1].tokens;
     LayerSpec without_sinks = spec;
     without_sinks.codec.sinks = 0;
     LayerView second = whole;  // the other pages and the window
     second.spec = &without_sinks;
     second.sinks = kNoBlock;
-    second.pages = whole.pages.subspan(cut);
+    second.page_runs = {&after, 1};
 
     const int count = static_cast<int>(random.Int(1, 3));
     const std::vector<float> queries = RandomQueries(spec, count, random);
@@ -105,7 +108,8 @@ TEST_P(BackendContract, UnseenTokensOfAPageDoNotMatter) {
     PageRef page = session.pages()[0];
     LayerView cut = session.View();  // by the page table
     page.tokens = valid;
-    cut.pages = {&page, 1};
+    const std::span<const PageRef> only(&page, 1);
+    cut.page_runs = {&only, 1};
     cut.window = {};
     cut.length = cut.window_begin = page.begin + valid;
     LayerView masked = session.View();  // by the queries' position

@@ -282,9 +282,13 @@ TEST_P(BackendContract, BrokenPreconditionsAreRefused) {
   for (const LayerSpec& bad : wrong_specs) {
     add([&](AttendItem& item) { item.layer.spec = &bad; });
   }
-  for (const PageRef& bad : wrong_pages) {
-    add([&](AttendItem& item) { item.layer.pages = {&bad, 1}; });
+  std::vector<std::span<const PageRef>> wrong_runs;
+  for (const PageRef& bad : wrong_pages) wrong_runs.emplace_back(&bad, 1);
+  for (const auto& bad : wrong_runs) {
+    add([&](AttendItem& item) { item.layer.page_runs = {&bad, 1}; });
   }
+  const std::vector<std::span<const PageRef>> twice(2, {&pages[0], 1});
+  add([&](AttendItem& item) { item.layer.page_runs = twice; });
   add([](AttendItem& item) { item.layer.spec = nullptr; });
   add([](AttendItem& item) { item.layer.sinks = kNoBlock; });
   add([](AttendItem& item) { item.layer.window = {}; });

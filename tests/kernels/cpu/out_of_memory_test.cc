@@ -159,8 +159,9 @@ TEST_F(BackendOutOfMemory, EveryCallSaysSo) {
   ExpectOrderlyFailures([&] { return backend_.Seal({&seal, 1}); });
 
   const PageRef ref{.block = page, .begin = 0};
+  const std::span<const PageRef> run(&ref, 1);
   const LayerView view{.spec = &spec_,
-                       .pages = {&ref, 1},
+                       .page_runs = {&run, 1},
                        .window = std::span(window).subspan(4),
                        .window_begin = 128,
                        .length = 160};

@@ -123,6 +123,7 @@ void MiniSession::SealOldest() {
   ExpectOk(backend_.Seal({&item, 1}));
   norm_imbalance_ = item.norm_imbalance;
   pages_.push_back(page);
+  run_ = pages_;
   constexpr int kBlocks = kPageTokens / kWindowBlockTokens;
   backend_.Free(std::span(window_).first(kBlocks));
   window_.erase(window_.begin(), window_.begin() + kBlocks);
@@ -136,6 +137,7 @@ void MiniSession::Truncate(std::int64_t length) {
     window_begin_ = pages_.back().begin;
     pages_.pop_back();
   }
+  run_ = pages_;
   if (!pages_.empty() && pages_.back().begin + pages_.back().tokens > length) {
     pages_.back().tokens = static_cast<std::int32_t>(length - pages_.back().begin);
     window_begin_ = length;
@@ -154,7 +156,7 @@ LayerView MiniSession::View() const {
   LayerView view;
   view.spec = &spec_;
   view.sinks = sinks_;
-  view.pages = pages_;
+  view.page_runs = {&run_, 1};
   view.window = window_;
   view.window_begin = window_begin_;
   view.length = length_;

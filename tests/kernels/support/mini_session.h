@@ -36,7 +36,7 @@ class MiniSession {
   std::span<const PageRef> pages() const { return pages_; }
   const std::vector<SealedHead>& sealed_heads() const { return sealed_heads_; }
   float norm_imbalance() const { return norm_imbalance_; }
-  LayerView View() const;
+  LayerView View() const;  // valid until the next change
   std::vector<std::byte> PageBytes(int page) const;
 
   // All tokens as they were stored; as the cache holds them, decoded by the oracle.
@@ -52,6 +52,7 @@ class MiniSession {
   const LayerSpec spec_;
   BlockId sinks_ = kNoBlock;
   std::vector<PageRef> pages_;
+  std::span<const PageRef> run_;  // pages_, as a view has them
   std::vector<BlockId> window_;
   std::int64_t window_begin_;
   std::int64_t length_ = 0;

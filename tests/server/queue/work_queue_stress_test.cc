@@ -40,8 +40,8 @@ class Layers {
   std::vector<std::atomic<int>*> Of(const WorkFacts& facts) {
     std::vector<std::atomic<int>*> layers;
     for (const LayerKey& key : facts.layers) layers.push_back(&in_use_[key.layer]);
-    for (std::uint64_t i = 0; facts.whole_session && i < kLayers; ++i) {
-      layers.push_back(&in_use_[*facts.whole_session * kLayers + i]);
+    for (std::uint64_t i = 0; !facts.whole_sessions.empty() && i < kLayers; ++i) {
+      layers.push_back(&in_use_[facts.whole_sessions[0] * kLayers + i]);
     }
     return layers;
   }
@@ -66,7 +66,7 @@ class Request : public Work {
         facts.layers.push_back({.session = s, .layer = s * kLayers + layer});
       }
     } else if (random() % 4 == 0) {
-      facts.whole_session = session;
+      facts.whole_sessions = {session};
     } else if (random() % 3 > 0) {
       facts.layers.push_back({.session = session, .layer = session * kLayers + random() % kLayers});
     }

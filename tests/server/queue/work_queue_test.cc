@@ -201,7 +201,7 @@ class BatchingTest : public ::testing::Test {
     std::vector<std::uint64_t> sessions{};  // each with one layer
     std::uint64_t layer = 0;
     std::int64_t items = 1;
-    std::optional<std::uint64_t> whole_session{};
+    std::vector<std::uint64_t> whole_sessions{};
     std::function<void()> run{};
   };
 
@@ -220,7 +220,7 @@ class BatchingTest : public ::testing::Test {
                        .tenant = tenants_.back(),
                        .cost = asked.cost,
                        .items = asked.items,
-                       .whole_session = asked.whole_session};
+                       .whole_sessions = asked.whole_sessions};
     for (const std::uint64_t session : asked.sessions) {
       facts.layers.push_back({.session = session, .layer = session * 100 + asked.layer});
     }
@@ -385,7 +385,7 @@ TEST_F(BatchingTest, OtherWorkDoesNotPassABatchThatNeedsTheSame) {
   HoldAll();
   Submit("a", {.sessions = {7}});
   const TestWork& reads = Submit("reads", {.kind = WorkKind::kOther, .sessions = {7}});
-  const TestWork& ends = Submit("ends", {.kind = WorkKind::kOther, .whole_session = 7});
+  const TestWork& ends = Submit("ends", {.kind = WorkKind::kOther, .whole_sessions = {7}});
   WaitUntilRan(Submit("other", {.kind = WorkKind::kOther, .sessions = {8}}));
   EXPECT_FALSE(reads.ran() || ends.ran());
   Release(1);
@@ -403,7 +403,7 @@ TEST_F(BatchingTest, OtherWorkWaitsInTheQueueForItsLayers) {
   std::vector<const TestWork*> waiting;
   for (int i = 0; i < 10; ++i) {
     waiting.push_back(&Submit("reads", {.kind = WorkKind::kOther, .sessions = {7}}));
-    waiting.push_back(&Submit("ends", {.kind = WorkKind::kOther, .whole_session = 7}));
+    waiting.push_back(&Submit("ends", {.kind = WorkKind::kOther, .whole_sessions = {7}}));
   }
   Submit("b", {.sessions = {8}});
   EXPECT_THAT(BatchAt(1), ElementsAre("b"));
@@ -421,12 +421,13 @@ TEST_F(BatchingTest, OtherWorkOnAnotherLayerDoesNotWait) {
 
 TEST_F(BatchingTest, WorksOfASessionWaitForOneThatNeedsItWhole) {
   std::promise<void> go_on;
-  Submit("ends",
-         {.kind = WorkKind::kOther, .whole_session = 7, .run = [&] { go_on.get_future().wait(); }});
+  Submit("ends", {.kind = WorkKind::kOther, .whole_sessions = {7}, .run = [&] {
+                    go_on.get_future().wait();
+                  }});
   while (queue_->Stats().waiting > 0) std::this_thread::yield();
   Submit("a", {.sessions = {7}});
   const TestWork& reads = Submit("reads", {.kind = WorkKind::kOther, .sessions = {7}});
-  const TestWork& again = Submit("again", {.kind = WorkKind::kOther, .whole_session = 7});
+  const TestWork& again = Submit("again", {.kind = WorkKind::kOther, .whole_sessions = {7}});
   Submit("b", {.sessions = {8}});
   EXPECT_THAT(BatchAt(0), ElementsAre("b"));
   EXPECT_FALSE(reads.ran() || again.ran());
@@ -440,7 +441,7 @@ TEST_F(BatchingTest, WorksOfASessionWaitForOneThatNeedsItWhole) {
 TEST_F(BatchingTest, WorkThatNeedsASessionWholeIsNotOvertakenByBatches) {
   Submit("a", {.sessions = {7}, .layer = 0});
   WaitForBatches(1);
-  const TestWork& ends = Submit("ends", {.kind = WorkKind::kOther, .whole_session = 7});
+  const TestWork& ends = Submit("ends", {.kind = WorkKind::kOther, .whole_sessions = {7}});
   Submit("b", {.sessions = {7}, .layer = 1});
   Submit("c", {.sessions = {8}});
   EXPECT_THAT(BatchAt(1), ElementsAre("c"));

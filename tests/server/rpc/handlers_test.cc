@@ -242,6 +242,54 @@ TEST_F(HandlersTest, AnItemIsTiedToTheSessionThatItWasCheckedBy) {
   EXPECT_EQ(LengthOf("a"), 0);
 }
 
+TEST_F(HandlersTest, ForksTellOfEachOfThem) {
+  const v1::Session source = Create("a");
+  for (const int layer : {0, 1}) Append(AppendRequestOf({}, source, layer, 0, 9));
+  v1::ForkSessionRequest request;
+  for (const char* id : {"b", "c", "d"}) {
+    v1::Fork& fork = *request.add_forks();
+    fork.set_source("a");
+    fork.set_generation(source.generation());
+    fork.set_session(id);
+    fork.set_request_id("once");
+  }
+  request.mutable_forks(1)->set_length(10);
+  request.mutable_forks(2)->set_length(4);
+  v1::ForkSessionResponse response;
+  ASSERT_TRUE(handlers_->ForkSession(request, response).ok());
+  ASSERT_EQ(response.results_size(), 3);
+  EXPECT_EQ(response.results(0).session().id(), "b");
+  EXPECT_EQ(response.results(0).session().committed_length(), 9);
+  EXPECT_EQ(FieldOf(response.results(1).status()), "forks[1].length");
+  EXPECT_FALSE(response.results(1).has_session());
+  EXPECT_EQ(response.results(2).session().committed_length(), 4);
+  EXPECT_EQ(LengthOf("d", 1), 4);
+}
+
+TEST_F(HandlersTest, WrongForksAreRefusedTogether) {
+  const v1::Session source = Create("a");
+  v1::ForkSessionResponse response;
+  EXPECT_EQ(FieldOf(handlers_->ForkSession({}, response)), "forks");
+  v1::Fork good;
+  good.set_source("a");
+  good.set_generation(source.generation());
+  good.set_session("b");
+  good.set_request_id("once");
+  const auto field_of = [&](const std::function<void(v1::Fork&)>& spoil) {
+    v1::ForkSessionRequest request;
+    *request.add_forks() = good;
+    *request.add_forks() = good;
+    spoil(*request.mutable_forks(1));
+    return FieldOf(handlers_->ForkSession(request, response));
+  };
+  EXPECT_EQ(field_of([](v1::Fork& fork) { fork.set_source("a b"); }), "forks[1].source");
+  EXPECT_EQ(field_of([](v1::Fork& fork) { fork.clear_generation(); }), "forks[1].generation");
+  EXPECT_EQ(field_of([](v1::Fork& fork) { fork.set_length(-1); }), "forks[1].length");
+  EXPECT_EQ(field_of([](v1::Fork& fork) { fork.clear_session(); }), "forks[1].session");
+  EXPECT_EQ(field_of([](v1::Fork& fork) { fork.clear_request_id(); }), "forks[1].request_id");
+  EXPECT_EQ(store_->Totals().sessions, 1);
+}
+
 TEST_F(HandlersTest, ATruncationMayBeRepeatedByItsRequestId) {
   const v1::Session session = Create("a");
   for (const int layer : {0, 1}) Append(AppendRequestOf({}, session, layer, 0, 9));

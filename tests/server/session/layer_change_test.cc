@@ -9,25 +9,13 @@
 #include <utility>
 #include <vector>
 
+#include "kernels/api/page_layout.h"
 #include "kernels/api/query_directions.h"
 #include "tests/kernels/support/failing_new.h"
 #include "tests/server/support/fake_backend.h"
 #include "tests/server/support/test_session.h"
 
 namespace oscarkv {
-
-class LayerStatePeer {
- public:
-  // The sinks block, if any, and all window blocks.
-  static std::vector<BlockRef> Share(const LayerState& layer) {
-    std::vector<BlockRef> blocks;
-    if (layer.sinks_) blocks.push_back(layer.sinks_);
-    for (std::size_t i = 0; i < layer.window_.size(); ++i) {
-      blocks.push_back(layer.window_.block(i));
-    }
-    return blocks;
-  }
-};
 
 namespace {
 
@@ -74,11 +62,12 @@ class LayerChangeTest : public ::testing::Test {
 
   void AppendTokensAlone(std::int32_t count) { Append(count, 0, true, false); }
 
-  void ExpectTokens(std::int64_t length) {
-    ASSERT_EQ(layer_.length(), length);
+  void ExpectTokens(std::int64_t length) { ExpectTokensOf(layer_, length); }
+  void ExpectTokensOf(const LayerState& layer, std::int64_t length) {
+    ASSERT_EQ(layer.length(), length);
     std::vector<std::uint16_t> keys(static_cast<std::size_t>(length) * 128);
     std::vector<std::uint16_t> values(keys.size());
-    const ReadItem item{.layer = layer_.View(),
+    const ReadItem item{.layer = layer.View(),
                         .begin = 0,
                         .tokens = length,
                         .keys = keys.data(),
@@ -88,10 +77,17 @@ class LayerChangeTest : public ::testing::Test {
     EXPECT_EQ(values, source_.Values(0, length));
   }
 
-  std::vector<std::byte> BytesOf(const BlockRef& block) {
-    std::vector<std::byte> bytes(static_cast<std::size_t>(block.bytes()));
-    EXPECT_TRUE(backend_.ReadBlock(block.id(), bytes).ok());
-    return bytes;
+  // Bytes of the sinks block and of the window's.
+  std::vector<std::vector<std::byte>> BlocksOf(const LayerState& layer) {
+    const LayerView view = layer.View();
+    std::vector<std::vector<std::byte>> blocks;
+    const auto add = [&](BlockId block, int tokens) {
+      auto& bytes = blocks.emplace_back(TokenBlockLayout(spec_, tokens).bytes);
+      EXPECT_TRUE(backend_.ReadBlock(block, bytes).ok());
+    };
+    add(view.sinks, spec_.codec.sinks);
+    for (const BlockId block : view.window) add(block, kWindowBlockTokens);
+    return blocks;
   }
 
   const LayerSpec spec_ = SmallLayer(0);
@@ -190,7 +186,7 @@ TEST_F(LayerChangeTest, UndoneChangeLeavesNoTrace) {
     EXPECT_THAT(layer_.View().window, ElementsAreArray(window));
     EXPECT_EQ(layer_.View().window_begin, window_begin);
     EXPECT_EQ(layer_.View().directions, nullptr);
-    EXPECT_TRUE(layer_.View().pages.empty());
+    EXPECT_TRUE(layer_.View().page_runs.empty());
     EXPECT_EQ(layer_.Stats().window_bytes, stats.window_bytes);
   }
 }
@@ -201,14 +197,40 @@ TEST_F(LayerChangeTest, CopiesASharedPartlyFilledBlock) {
     for (const std::int32_t before : {1, 4, 5, 36, 40}) {
       layer_.Truncate(0);
       Append(before);
-      const std::vector<BlockRef> shared = LayerStatePeer::Share(layer_);
-      std::vector<std::vector<std::byte>> bytes;
-      for (const BlockRef& block : shared) bytes.push_back(BytesOf(block));
+      LayerState fork(&spec_, 0, &budget_);
+      ASSERT_TRUE(layer_.Fork(before, &fork).ok());
+      const std::vector<std::vector<std::byte>> bytes = BlocksOf(fork);
       Append(40, 0, commit);
       ExpectTokens(before + (commit ? 40 : 0));
-      for (std::size_t i = 0; i < shared.size(); ++i) EXPECT_EQ(BytesOf(shared[i]), bytes[i]);
+      ExpectTokensOf(fork, before);
+      EXPECT_EQ(BlocksOf(fork), bytes);
     }
   }
+}
+
+// Whatever becomes of a fork, the layer is as it was, and the other way round.
+TEST_F(LayerChangeTest, AForkOfEveryLengthIsALayerOfItsOwn) {
+  Append(4 + 128 + 40);
+  Append(140, 1);
+  const std::int64_t whole = layer_.length();
+  const std::int64_t used = budget_.used();
+  for (std::int64_t length = 0; length <= whole; ++length) {
+    LayerState fork(&spec_, 0, &budget_);
+    ASSERT_TRUE(layer_.Fork(length, &fork).ok());
+    ExpectTokensOf(fork, length);
+    LayerState second(&spec_, 0, &budget_);
+    ASSERT_TRUE(fork.Fork(length / 2, &second).ok());
+    fork.PrepareTruncate(length / 3);
+    fork.Truncate(length / 3);
+    ExpectTokensOf(fork, length / 3);
+    ExpectTokensOf(second, length / 2);
+  }
+  ExpectTokens(whole);
+  EXPECT_EQ(budget_.used(), used);
+  LayerState fork(&spec_, 0, &budget_);
+  ASSERT_TRUE(layer_.Fork(whole, &fork).ok());
+  layer_.Truncate(0);
+  ExpectTokensOf(fork, whole);
 }
 
 // The layer gives the block away, and with it what keeps it in place until it has been read.
@@ -221,8 +243,10 @@ TEST_F(LayerChangeTest, ACopyInThePlaceOfABlockDropsWhatIsPrepared) {
     ASSERT_TRUE(sealing->Add(1, layer_.Source(), Purpose::kAhead).ok());
     ASSERT_TRUE(sealing->CopyQueries(layer_.Source(), Purpose::kAhead).ok());
     layer_.SetPreparation(std::make_shared<Preparation>(std::move(sealing)));
-    std::vector<BlockRef> shared;
-    if (with_copy) shared = LayerStatePeer::Share(layer_);
+    LayerState fork(&spec_, 0, &budget_);
+    if (with_copy) {
+      ASSERT_TRUE(layer_.Fork(layer_.length(), &fork).ok());
+    }
     Append(1);
     EXPECT_EQ(layer_.preparation() == nullptr, with_copy);
     ExpectTokens(4 + 128 + 41);

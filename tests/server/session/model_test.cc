@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "server/session/session_store.h"
 #include "tests/server/support/fake_backend.h"
 #include "tests/server/support/plain_attention.h"
@@ -31,6 +32,7 @@ struct ModelLayer {
 struct ModelSession {
   std::uint64_t generation = 0;
   std::uint64_t seed = 0;
+  bool is_fork = false;
   std::vector<ModelLayer> layers{kLayers};
 };
 
@@ -55,8 +57,12 @@ class ModelTest : public ::testing::TestWithParam<int> {
 
   void Create(const std::string& id) {
     const absl::StatusOr<SessionInfo> info = store_.Create(ModelConfig(id));
-    ASSERT_TRUE(info.ok());
     const auto it = model_.find(id);
+    if (it != model_.end() && it->second.is_fork) {
+      EXPECT_EQ(info.status().code(), absl::StatusCode::kAlreadyExists);
+      return;
+    }
+    ASSERT_TRUE(info.ok());
     if (it != model_.end()) {
       EXPECT_EQ(info->generation, it->second.generation);
       return;
@@ -83,6 +89,52 @@ class ModelTest : public ::testing::TestWithParam<int> {
     }
   }
 
+  // A fork of a session, which may take the place of another one, or of its own source.
+  void Fork(const std::string& id) {
+    const std::string source = DrawId();
+    const auto from = model_.find(source);
+    std::vector<ForkItem> items(1);
+    items[0].source = source;
+    items[0].session = id;
+    items[0].request_id = absl::StrCat("fork ", ++forks_);
+    items[0].replace = OneIn(2);
+    std::int64_t committed = 0;
+    if (from != model_.end()) {
+      items[0].generation = from->second.generation;
+      committed = Committed(from->second);
+      if (OneIn(2)) items[0].length = Draw(0, static_cast<int>(committed) + (OneIn(8) ? 1 : 0));
+    }
+    store_.Fork(items);
+    absl::StatusCode expected = absl::StatusCode::kOk;
+    if (items[0].length.value_or(0) > committed) expected = absl::StatusCode::kInvalidArgument;
+    if (from == model_.end()) expected = absl::StatusCode::kNotFound;
+    if (model_.count(id) > 0 && !items[0].replace) expected = absl::StatusCode::kAlreadyExists;
+    ASSERT_EQ(items[0].status.code(), expected) << items[0].status;
+    if (expected != absl::StatusCode::kOk) return;
+    EXPECT_GT(items[0].info.generation, last_generation_);
+    last_generation_ = items[0].info.generation;
+    ModelSession fork = from->second;
+    fork.generation = last_generation_;
+    fork.is_fork = true;
+    CutTo(items[0].length.value_or(committed), &fork);
+    model_[id] = std::move(fork);
+    shared_ = true;
+  }
+
+  static std::int64_t Committed(const ModelSession& session) {
+    std::int64_t least = session.layers[0].tokens.length;
+    for (const ModelLayer& layer : session.layers) least = std::min(least, layer.tokens.length);
+    return least;
+  }
+
+  static void CutTo(std::int64_t length, ModelSession* session) {
+    for (ModelLayer& layer : session->layers) {
+      layer.last.reset();
+      layer.tokens.length = std::min(layer.tokens.length, length);
+      Resize(&layer.tokens);
+    }
+  }
+
   void Truncate(const std::string& id) {
     const auto it = model_.find(id);
     if (it == model_.end()) {
@@ -101,12 +153,7 @@ class ModelTest : public ::testing::TestWithParam<int> {
     if (!info.ok()) return;
     EXPECT_GT(info->generation, last_generation_);
     last_generation_ = session.generation = info->generation;
-    for (int i = 0; i < kLayers; ++i) {
-      ModelLayer& layer = session.layers[i];
-      layer.last.reset();
-      layer.tokens.length = std::min(layer.tokens.length, length);
-      Resize(&layer.tokens);
-    }
+    CutTo(length, &session);
   }
 
   static void Resize(PlainTokens* tokens) {
@@ -197,11 +244,16 @@ class ModelTest : public ::testing::TestWithParam<int> {
       logical += info.logical_bytes;
     }
     resident += own_bytes_ * std::ssize(model_);
-    EXPECT_EQ(store_.Totals().resident_bytes, resident);
+    if (shared_) {
+      EXPECT_LE(store_.Totals().resident_bytes, resident);
+    } else {
+      EXPECT_EQ(store_.Totals().resident_bytes, resident);
+    }
     EXPECT_EQ(store_.Totals().sessions, std::ssize(model_));
     EXPECT_EQ(store_.Totals().logical_bytes, logical);
     if (model_.empty()) {
       EXPECT_EQ(backend_.blocks(), 0);
+      shared_ = false;
     }
   }
 
@@ -214,6 +266,8 @@ class ModelTest : public ::testing::TestWithParam<int> {
   std::map<std::string, ModelSession> model_;
   std::uint64_t last_generation_ = 0;
   std::uint64_t seeds_ = 1;
+  int forks_ = 0;
+  bool shared_ = false;  // sessions may have blocks in common
 };
 
 TEST_P(ModelTest, StoreDoesAsTheModel) {
@@ -229,6 +283,8 @@ TEST_P(ModelTest, StoreDoesAsTheModel) {
       Truncate(id);
     } else if (action < 16) {
       store_.Settle();
+    } else if (action < 22) {
+      Fork(id);
     } else {
       AppendOrAttend(id);
     }

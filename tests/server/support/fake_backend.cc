@@ -28,6 +28,12 @@ std::int64_t ValueOffset(const LayerSpec& spec, const TokenBlockLayout& layout, 
 
 }  // namespace
 
+std::vector<PageRef> AllPages(std::span<const std::span<const PageRef>> runs) {
+  std::vector<PageRef> pages;
+  for (const std::span<const PageRef> run : runs) pages.insert(pages.end(), run.begin(), run.end());
+  return pages;
+}
+
 BackendInfo FakeBackend::Info() const { return {.name = "fake", .device = "memory of the test"}; }
 
 KernelStatus FakeBackend::Allocate(std::int64_t bytes, std::span<BlockId> blocks) {
@@ -107,7 +113,7 @@ void FakeBackend::CheckView(const LayerView& view) {
   const std::int64_t sinks = view.spec->codec.sinks;
   EXPECT_EQ(view.sinks == kNoBlock, sinks == 0 || view.length == 0);
   std::int64_t next = std::min(sinks, view.length);
-  for (const PageRef& page : view.pages) {
+  for (const PageRef& page : AllPages(view.page_runs)) {
     EXPECT_EQ(page.begin, next);
     EXPECT_GT(page.tokens, 0);
     EXPECT_LE(page.tokens, kPageTokens);
@@ -125,6 +131,7 @@ PlainTokens FakeBackend::Gather(const LayerView& view, std::int64_t begin, std::
   const LayerSpec& spec = *view.spec;
   PlainTokens tokens{.keys = {}, .values = {}, .length = end - begin};
   const auto key_values = static_cast<std::ptrdiff_t>(spec.kv_heads) * spec.key_dim;
+  const std::vector<PageRef> pages = AllPages(view.page_runs);
   std::size_t page = 0;
   for (std::int64_t t = begin; t < end; ++t) {
     std::vector<std::uint16_t> row;
@@ -135,11 +142,10 @@ PlainTokens FakeBackend::Gather(const LayerView& view, std::int64_t begin, std::
       row = TokenRow(spec, view.window[offset / kWindowBlockTokens], kWindowBlockTokens,
                      offset % kWindowBlockTokens);
     } else {
-      while (t >= view.pages[page].begin + view.pages[page].tokens) ++page;
-      const std::shared_ptr<Block> block = Find(view.pages[page].block);
+      while (t >= pages[page].begin + pages[page].tokens) ++page;
+      const std::shared_ptr<Block> block = Find(pages[page].block);
       EXPECT_EQ(block->sealed_heads, spec.kv_heads) << "read before it was sealed";
-      const auto first =
-          static_cast<std::ptrdiff_t>(RowValues(spec)) * (t - view.pages[page].begin);
+      const auto first = static_cast<std::ptrdiff_t>(RowValues(spec)) * (t - pages[page].begin);
       row.assign(block->sealed.begin() + first,
                  block->sealed.begin() + first + static_cast<std::ptrdiff_t>(RowValues(spec)));
     }

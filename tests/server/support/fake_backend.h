@@ -23,6 +23,9 @@
 
 namespace oscarkv {
 
+// The pages of all runs, one after the other.
+std::vector<PageRef> AllPages(std::span<const std::span<const PageRef>> runs);
+
 class FakeBackend : public Backend {
  public:
   BackendInfo Info() const override;

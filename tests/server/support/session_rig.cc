@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "kernels/api/page_layout.h"
+#include "tests/server/support/fake_backend.h"
 
 namespace oscarkv {
 
@@ -72,7 +73,7 @@ std::vector<std::string> SessionRig::Pages(Session* session, std::size_t layer) 
   Session::Layer& found = session->layer(layer);
   MutexLock lock(&found.mutex);
   std::vector<std::string> pages;
-  for (const PageRef& page : found.state.View().pages) {
+  for (const PageRef& page : AllPages(found.state.View().page_runs)) {
     std::string bytes(static_cast<std::size_t>(PageLayout(found.state.spec()).bytes), '\0');
     EXPECT_TRUE(backend_->ReadBlock(page.block, std::as_writable_bytes(std::span(bytes))).ok());
     pages.push_back(std::move(bytes));
