@@ -4,7 +4,6 @@
 #include <cstring>
 #include <utility>
 
-#include "absl/strings/cord.h"
 #include "absl/strings/str_cat.h"
 #include "server/base/crc32c.h"
 #include "server/base/string_view.h"
@@ -16,15 +15,15 @@ constexpr std::size_t kPieceBytes = std::size_t{1} << 16;
 
 std::string ChecksumText(std::uint32_t crc) { return absl::StrCat("checksum ", absl::Hex(crc)); }
 
-absl::Status Together(const absl::Status& damage, std::uint64_t offset, std::string_view why) {
-  absl::Status status(damage.code(),
-                      absl::StrCat(damage.message(), " (", ToAbsl(why), " at byte ", offset, ")"));
-  damage.ForEachPayload(
-      [&](absl::string_view type, const absl::Cord& payload) { status.SetPayload(type, payload); });
-  return status;
-}
-
 }  // namespace
+
+SessionFileReader::SessionFileReader(SessionFileState state)
+    : visitor_(nullptr),
+      stage_(Stage::kHeader),
+      received_(state.committed_end()),
+      offset_(state.committed_end()),
+      file_id_(state.file_id()),
+      state_(std::move(state)) {}
 
 absl::Status SessionFileReader::Push(std::span<const std::byte> bytes) {
   while (!bytes.empty() && status_.ok()) {
@@ -34,7 +33,7 @@ absl::Status SessionFileReader::Push(std::span<const std::byte> bytes) {
     bytes = bytes.subspan(taken.size());
     received_ += taken.size();
     if (stage_ == Stage::kDamage) {
-      status_ = LookForCommits(taken);
+      status_ = finder_.Push(taken, damage_);
     } else if (buffer_.empty() && taken.size() == wanted) {
       status_ = Consume(taken);
     } else {
@@ -173,31 +172,8 @@ absl::Status SessionFileReader::Damage(std::string_view found, std::string_view 
   damage_ = FileDamaged(offset_, found, expected);
   if (!state_ || state_->commits() == 0) return damage_;
   stage_ = Stage::kDamage;
-  return LookForCommits(bytes);
-}
-
-// The damage is that of a crash unless a commit lies behind it, or a record that was written after
-// a commit which was not seen. Those are looked for at every byte.
-absl::Status SessionFileReader::LookForCommits(std::span<const std::byte> bytes) {
-  buffer_.insert(buffer_.end(), bytes.begin(), bytes.end());
-  const std::uint64_t begin = received_ - buffer_.size();
-  const std::size_t places =
-      std::max(buffer_.size(), sizeof(RecordHeader) - 1) - (sizeof(RecordHeader) - 1);
-  for (std::size_t i = 0; i < places; ++i) {
-    const auto* magic = static_cast<const std::byte*>(
-        std::memchr(&buffer_[i], static_cast<int>(kRecordMagic & 0xff), places - i));
-    if (magic == nullptr) break;
-    i = static_cast<std::size_t>(magic - buffer_.data());
-    const auto header = ParseRecordHeader(std::span(buffer_).subspan(i).first<64>());
-    if (!header || header->file_id != file_id_) continue;
-    if (header->type == RecordType::kCommit || header->commits > state_->commits()) {
-      return Together(damage_, begin + i,
-                      absl::StrCat("followed by a ", NameOf(header->type), " record after commit ",
-                                   header->commits));
-    }
-  }
-  buffer_.erase(buffer_.begin(), buffer_.begin() + static_cast<std::ptrdiff_t>(places));
-  return absl::OkStatus();
+  finder_ = CommitFinder(file_id_, state_->commits(), received_ - bytes.size());
+  return finder_.Push(bytes, damage_);
 }
 
 absl::StatusOr<SessionFileContents> SessionFileReader::Finish() {
@@ -213,20 +189,18 @@ absl::StatusOr<SessionFileContents> SessionFileReader::Finish() {
     if (!status_.ok()) return status_;
   }
   const std::uint64_t tail_bytes = received_ - state_->committed_end();
-  return SessionFileContents{.state = *std::move(state_),
-                             .tail_bytes = tail_bytes,
-                             .damage = std::string(damage_.message())};
+  return SessionFileContents{
+      .state = *std::move(state_), .tail_bytes = tail_bytes, .damage = damage_};
 }
 
 namespace {
 
-absl::StatusOr<SessionFileContents> Read(const ByteSource& file, SessionFileVisitor* visitor,
-                                         bool skip) {
+absl::StatusOr<SessionFileContents> Read(const ByteSource& file, std::uint64_t begin, bool skip,
+                                         SessionFileReader& reader) {
   const absl::StatusOr<std::uint64_t> size = file.Size();
   if (!size.ok()) return size.status();
-  SessionFileReader reader(visitor);
   std::vector<std::byte> piece;
-  for (std::uint64_t at = 0; at < *size;) {
+  for (std::uint64_t at = begin; at < *size;) {
     const std::uint64_t skippable = skip ? reader.Skippable() : 0;
     if (skippable > 0 && skippable <= *size - at) {
       at += skippable;
@@ -247,11 +221,18 @@ absl::StatusOr<SessionFileContents> Read(const ByteSource& file, SessionFileVisi
 
 absl::StatusOr<SessionFileContents> ReadSessionFile(const ByteSource& file,
                                                     SessionFileVisitor* visitor) {
-  return Read(file, visitor, /*skip=*/false);
+  SessionFileReader reader(visitor);
+  return Read(file, 0, /*skip=*/false, reader);
 }
 
 absl::StatusOr<SessionFileContents> IndexSessionFile(const ByteSource& file) {
-  return Read(file, nullptr, /*skip=*/true);
+  SessionFileReader reader;
+  absl::StatusOr<SessionFileContents> contents = Read(file, 0, /*skip=*/true, reader);
+  if (!contents.ok() || contents->damage.ok()) return contents;
+  // Where bytes are missing, a payload that was jumped over may have hidden a commit.
+  const std::uint64_t begin = contents->state.committed_end();
+  SessionFileReader tail(std::move(contents->state));
+  return Read(file, begin, /*skip=*/false, tail);
 }
 
 absl::Status ReadPayload(const ByteSource& file, const PayloadPlace& place,

@@ -13,12 +13,13 @@
 #include <cstdint>
 #include <optional>
 #include <span>
-#include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "server/file/byte_stream.h"
+#include "server/file/commit_finder.h"
 #include "server/file/file_state.h"
 
 namespace oscarkv {
@@ -37,7 +38,7 @@ class SessionFileVisitor {
 struct SessionFileContents {
   SessionFileState state;        // at the last commit
   std::uint64_t tail_bytes = 0;  // behind it, ignored
-  std::string damage;            // in the tail; empty if it is made of whole records, or of nothing
+  absl::Status damage;           // DATA_LOSS where the tail is not made of whole records
 };
 
 // Memory: a record, and a few dozen bytes for each record of the file.
@@ -45,6 +46,8 @@ class SessionFileReader {
  public:
   // REQUIRES: visitor, if not null, outlives the reader.
   explicit SessionFileReader(SessionFileVisitor* visitor = nullptr) : visitor_(visitor) {}
+  // Goes on behind the last commit of a file. REQUIRES: `state` is that of it.
+  explicit SessionFileReader(SessionFileState state);
   SessionFileReader(const SessionFileReader&) = delete;
   SessionFileReader& operator=(const SessionFileReader&) = delete;
 
@@ -74,7 +77,6 @@ class SessionFileReader {
   void NextRecord();
   absl::Status Damage(std::string_view found, std::string_view expected,
                       std::span<const std::byte> bytes);
-  absl::Status LookForCommits(std::span<const std::byte> bytes);
 
   SessionFileVisitor* const visitor_;
   Stage stage_ = Stage::kStart;
@@ -86,6 +88,7 @@ class SessionFileReader {
   std::optional<SessionFileState> state_;  // at the last commit
   std::vector<RecordHeader> pending_;      // records since
   absl::Status damage_;                    // behind the last commit; OK: none seen
+  CommitFinder finder_;                    // in stage kDamage
   absl::Status status_;
 };
 

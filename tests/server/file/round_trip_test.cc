@@ -10,7 +10,7 @@
 namespace oscarkv {
 namespace {
 
-constexpr int kTrials = 60;
+constexpr int kTrials = 150;
 constexpr int kSteps = 12;
 
 TEST(SessionFileRoundTripTest, RandomHistories) {
