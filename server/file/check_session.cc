@@ -136,10 +136,11 @@ absl::Status CheckPlans(const LayerSpec& spec) {
       !s.ok() || spec.given_directions.empty()) {
     return s;
   }
-  for (int head = 0; head < spec.kv_heads; ++head) {
+  const auto key_dim = static_cast<std::size_t>(spec.key_dim);
+  for (std::size_t head = 0; head < static_cast<std::size_t>(spec.kv_heads); ++head) {
     double squares = 0;
-    for (int c = 0; c < spec.key_dim; ++c) {
-      const double x = spec.given_directions[static_cast<std::size_t>(head * spec.key_dim + c)];
+    for (std::size_t c = 0; c < key_dim; ++c) {
+      const double x = spec.given_directions[head * key_dim + c];
       squares += x * x;
     }
     if (std::abs(squares - 1) < 1e-3) continue;

@@ -155,7 +155,7 @@ absl::Status SyncDirectoryOf(const std::string& path, SystemCalls* calls) {
   const int file = Uninterrupted(
       [&] { return calls->Open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0); });
   if (file < 0) return SystemError("open", directory);
-  const absl::Status status =
+  absl::Status status =
       StatusOf(Uninterrupted([&] { return calls->Fsync(file); }), "sync", directory);
   (void)calls->Close(file);
   return status;

@@ -126,12 +126,11 @@ void CheckFile(Bytes file) {
 }  // namespace oscarkv
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  using namespace oscarkv;
-  Bytes file;
+  oscarkv::Bytes file;
   const auto bytes = std::as_bytes(std::span(data, size));
   file.bytes.assign(bytes.begin(), bytes.end());
-  CheckFile(file);
-  PutRight(file.bytes);
-  CheckFile(std::move(file));
+  oscarkv::CheckFile(file);
+  oscarkv::PutRight(file.bytes);
+  oscarkv::CheckFile(std::move(file));
   return 0;
 }
