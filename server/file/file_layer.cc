@@ -108,9 +108,10 @@ absl::Status FileLayer::AddBlock(const FilePiece& block) {
 }
 
 absl::Status FileLayer::AddQuery(const FilePiece& query) {
-  if (query.begin < window_begin()) {
-    return OutOfPlace(HeaderOffset(query), "query", query.begin,
-                      absl::StrCat("at least ", window_begin(), ", where the window begins"));
+  if (query.begin < window_begin() || query.begin >= length()) {
+    return OutOfPlace(
+        HeaderOffset(query), "query", query.begin,
+        absl::StrCat("one of a token in the window, from ", window_begin(), " up to ", length()));
   }
   const auto at = FirstFrom(queries_, query.begin);
   if (at != queries_.end() && at->begin == query.begin) {

@@ -228,7 +228,7 @@ absl::StatusOr<SessionFileContents> ReadSessionFile(const ByteSource& file,
 absl::StatusOr<SessionFileContents> IndexSessionFile(const ByteSource& file) {
   SessionFileReader reader;
   absl::StatusOr<SessionFileContents> contents = Read(file, 0, /*skip=*/true, reader);
-  if (!contents.ok() || contents->damage.ok()) return contents;
+  if (!contents.ok() || contents->tail_bytes == 0) return contents;
   // Where bytes are missing, a payload that was jumped over may have hidden a commit.
   const std::uint64_t begin = contents->state.committed_end();
   SessionFileReader tail(std::move(contents->state));

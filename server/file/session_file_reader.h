@@ -95,7 +95,7 @@ class SessionFileReader {
 // Reads all of a file, with all checks.
 absl::StatusOr<SessionFileContents> ReadSessionFile(const ByteSource& file,
                                                     SessionFileVisitor* visitor);
-// The same without payloads, but for commits: whoever uses one reads it with ReadPayload.
+// The same without payloads up to the last commit: whoever uses one reads it with ReadPayload.
 absl::StatusOr<SessionFileContents> IndexSessionFile(const ByteSource& file);
 // DATA_LOSS where its checksum is wrong. REQUIRES: payload.size() == place.bytes.
 absl::Status ReadPayload(const ByteSource& file, const PayloadPlace& place,

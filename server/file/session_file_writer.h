@@ -63,7 +63,8 @@ class SessionFileWriter {
   // last, full, block, or in the place of a block and all after it. TokenBlockLayout(spec, tokens).
   absl::Status AddBlock(std::size_t layer, std::int64_t begin, int tokens,
                         std::span<const std::byte> block);
-  // A row of the query sample, [query_heads][key_dim]; takes the place of one of that position.
+  // A row of the query sample, [query_heads][key_dim], at the position of a token in the window;
+  // takes the place of one of that position.
   absl::Status AddQuery(std::size_t layer, std::int64_t position, std::span<const std::byte> row);
   // Residual directions [kv_heads][key_dim], fp32, found by the page at `begin`.
   absl::Status AddDirections(std::size_t layer, std::int64_t begin,

@@ -301,7 +301,9 @@ TEST(SessionFileWriterTest, RefusesWhatDoesNotFollowAndGoesOn) {
   EXPECT_FALSE(writer->AddQuery(0, 9, FileBytes(128)).ok());  // not a sampled position
   EXPECT_EQ(writer->AddSinks(0, 2, block(2)), absl::OkStatus());
   EXPECT_EQ(writer->AddBlock(0, 2, 3, block(3)), absl::OkStatus());
-  EXPECT_FALSE(writer->AddBlock(0, 34, 1, block(1)).ok());  // behind a block that is not full
+  EXPECT_FALSE(writer->AddBlock(0, 34, 1, block(1)).ok());    // behind a block that is not full
+  EXPECT_FALSE(writer->AddQuery(0, 8, FileBytes(128)).ok());  // of no token
+  EXPECT_FALSE(writer->AddQuery(0, 0, FileBytes(128)).ok());  // of a sink
   SessionCommit commit{.layers = {{.length = 6}, {.length = 0}}};
   EXPECT_FALSE(writer->Commit(commit, Durability::kWritten).ok());  // one token is missing
   commit.layers.pop_back();

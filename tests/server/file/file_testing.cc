@@ -60,8 +60,8 @@ TestFile SmallFile() {
   EXPECT_EQ(writer->AddBlock(0, 1, 4, tokens(4)), absl::OkStatus());
   commit(1, 5);
   EXPECT_EQ(writer->Truncate(0, 3), absl::OkStatus());
-  EXPECT_EQ(writer->AddQuery(0, 8, FileBytes(128, std::byte{0x3d})), absl::OkStatus());
   EXPECT_EQ(writer->AddBlock(0, 1, 9, tokens(9)), absl::OkStatus());
+  EXPECT_EQ(writer->AddQuery(0, 8, FileBytes(128, std::byte{0x3d})), absl::OkStatus());
   commit(2, 10);
   EXPECT_EQ(writer->Truncate(0, 4), absl::OkStatus());
   commit(3, 4);

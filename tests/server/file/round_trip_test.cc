@@ -114,7 +114,7 @@ TEST(SessionFileRoundTripTest, VisitorHearsOfAllInOrder) {
   ASSERT_TRUE(ReadSessionFile(small.file, &recorder).ok());
   EXPECT_EQ(recorder.heard,
             "session small\nsinks 0+1: 256\nblock 1+4: 1024\ncommit 1\ntruncate 3+0: 0\n"
-            "query 8+1: 128\nblock 1+9: 2304\ncommit 2\ntruncate 4+0: 0\ncommit 3\n");
+            "block 1+9: 2304\nquery 8+1: 128\ncommit 2\ntruncate 4+0: 0\ncommit 3\n");
   Recorder refusing;
   refusing.refuse = 2;
   EXPECT_EQ(ReadSessionFile(small.file, &refusing).status().code(), absl::StatusCode::kCancelled);
