@@ -161,14 +161,14 @@ absl::Status SyncDirectoryOf(const std::string& path, SystemCalls* calls) {
   return status;
 }
 
-absl::Status Replace(const std::string& from, const std::string& to, SystemCalls* calls) {
+absl::Status ReplaceFile(const std::string& from, const std::string& to, SystemCalls* calls) {
   if (calls->Rename(from.c_str(), to.c_str()) != 0) {
     return SystemError(absl::StrCat("rename ", from, " to"), to);
   }
   return SyncDirectoryOf(to, calls);
 }
 
-absl::Status Remove(const std::string& path, SystemCalls* calls) {
+absl::Status RemoveFile(const std::string& path, SystemCalls* calls) {
   return StatusOf(calls->Unlink(path.c_str()), "remove", path);
 }
 

@@ -60,9 +60,9 @@ class PosixFile : public ByteSink, public ByteSource {
 // Makes the names in the directory that `path` is in survive a loss of power.
 absl::Status SyncDirectoryOf(const std::string& path, SystemCalls* calls = SystemCalls::Real());
 // Puts `from` in the place of `to`, at once for whoever looks; then as SyncDirectoryOf(to).
-absl::Status Replace(const std::string& from, const std::string& to,
-                     SystemCalls* calls = SystemCalls::Real());
+absl::Status ReplaceFile(const std::string& from, const std::string& to,
+                         SystemCalls* calls = SystemCalls::Real());
 // NOT_FOUND if there is none.
-absl::Status Remove(const std::string& path, SystemCalls* calls = SystemCalls::Real());
+absl::Status RemoveFile(const std::string& path, SystemCalls* calls = SystemCalls::Real());
 
 }  // namespace oscarkv

@@ -142,7 +142,7 @@ TEST_F(PosixFileTest, WritesAtTheEndAndReadsAnywhere) {
     EXPECT_EQ(file->Write(std::span(bytes).subspan(100, 50)), absl::OkStatus());
     EXPECT_EQ(Contents(), FileBytes(bytes.begin(), bytes.begin() + 150));
     calls.interruptions = 0;
-    EXPECT_EQ(Remove(path_, &calls), absl::OkStatus());
+    EXPECT_EQ(RemoveFile(path_, &calls), absl::OkStatus());
   }
 }
 
@@ -151,8 +151,8 @@ TEST_F(PosixFileTest, ErrorsNameThePathAndTheReason) {
   EXPECT_TRUE(absl::IsNotFound(missing));
   EXPECT_EQ(missing.message(), absl::StrCat("cannot open ", path_, ": No such file or directory"));
   EXPECT_EQ(DetailsOf(missing)->reason, "FILE_ERROR");
-  EXPECT_TRUE(absl::IsNotFound(Remove(path_)));
-  EXPECT_TRUE(absl::IsNotFound(Replace(path_, folder_ + "/other")));
+  EXPECT_TRUE(absl::IsNotFound(RemoveFile(path_)));
+  EXPECT_TRUE(absl::IsNotFound(ReplaceFile(path_, folder_ + "/other")));
   EXPECT_TRUE(absl::IsNotFound(SyncDirectoryOf(folder_ + "/none/file")));
   ASSERT_TRUE(PosixFile::Create(path_).ok());
   EXPECT_TRUE(absl::IsAlreadyExists(PosixFile::Create(path_).status()));
@@ -200,7 +200,7 @@ TEST_F(PosixFileTest, ReplacesAtOnce) {
   ASSERT_EQ((*PosixFile::Create(path_))->Write(SomeBytes(10)), absl::OkStatus());
   const std::string other = folder_ + "/other";
   ASSERT_EQ((*PosixFile::Create(other))->Write(SomeBytes(20)), absl::OkStatus());
-  EXPECT_EQ(Replace(other, path_), absl::OkStatus());
+  EXPECT_EQ(ReplaceFile(other, path_), absl::OkStatus());
   EXPECT_EQ(Contents(), SomeBytes(20));
   EXPECT_TRUE(absl::IsNotFound(PosixFile::Open(other).status()));
 }
@@ -260,7 +260,7 @@ TEST_F(PosixFileTest, KilledAnywhereTheFileHasItsCommits) {
     } else if (!index.ok()) {
       EXPECT_TRUE(absl::IsDataLoss(index.status())) << index.status();
     }
-    ASSERT_EQ(Remove(path_), absl::OkStatus());
+    ASSERT_EQ(RemoveFile(path_), absl::OkStatus());
   }
 }
 
