@@ -113,8 +113,9 @@ class Server::Impl {
   bool Drain(absl::Duration grace);
   std::string address() const { return address_; }
   std::string backend() const {
-    return absl::StrCat(backend_info_.name, ", ", backend_info_.device, ", ", backend_info_.threads,
-                        " threads");
+    const int threads = backend_info_.threads;
+    return absl::StrCat(backend_info_.name, ", ", backend_info_.device, ", ", threads,
+                        threads == 1 ? " thread" : " threads");
   }
 
  private:

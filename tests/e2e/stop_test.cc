@@ -233,13 +233,14 @@ TEST(ProgramTest, NonsenseIsToldWithExitCodeTwo) {
 
 TEST(ProgramTest, RunsTheInstructionsThatItIsTold) {
   for (const std::string& name : CpuInstructionSets()) {
-    ServerProcess process({"--cpu-instructions=" + name});
+    ServerProcess process({"--cpu-instructions=" + name, "--threads=1"});
     const auto stub = v1::KvCacheService::NewStub(Connect(process.address()));
     v1::GetServerInfoResponse info;
     const absl::Status s = Call(*stub, &Stub::GetServerInfo, v1::GetServerInfoRequest(), info);
     EXPECT_TRUE(s.ok()) << s;
     EXPECT_THAT(info.device(), ::testing::EndsWith(", " + name));
-    EXPECT_THAT(process.Log(), ::testing::HasSubstr("backend=\"cpu, " + info.device() + ", "));
+    EXPECT_THAT(process.Log(),
+                ::testing::HasSubstr("backend=\"cpu, " + info.device() + ", 1 thread\""));
   }
 }
 
