@@ -88,8 +88,10 @@ void PrintRow(std::ostream& out, const Measurement& m) {
   const std::string heads = std::to_string(row.query_heads) + "x" + std::to_string(row.kv_heads);
   std::string operation = NameOf(row.operation);
   if (row.queries > 1) operation.append(" ").append(std::to_string(row.queries));
-  const std::string of_read = m.read ? Ratio(m.ours, *m.read) : "-";
-  const std::string of_bf16_read = m.bf16_read ? Ratio(m.bf16, *m.bf16_read) : "-";
+  // Reading bytes once says nothing of a prefill, whose work grows with its queries.
+  const bool comparable = row.operation != Operation::kPrefill;
+  const std::string of_read = comparable && m.read ? Ratio(m.ours, *m.read) : "-";
+  const std::string of_bf16_read = comparable && m.bf16_read ? Ratio(m.bf16, *m.bf16_read) : "-";
   char line[160];
   std::snprintf(line, sizeof(line), "%-11s %-8s %7lld %5d %7s %4d %7d %10s %9s %8s %9s %7.2f\n",
                 operation.c_str(), NameOf(row.profile), static_cast<long long>(row.context),

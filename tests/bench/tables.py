@@ -35,6 +35,11 @@ def ratio(over, under):
         f"{over / under:.1f}x"
 
 
+def over_read(row):
+    """Reading bytes once says nothing of a prefill, whose work grows with its queries."""
+    return "" if row["operation"] == "prefill" else ratio(row["seconds"], row["read_seconds"])
+
+
 def best(row, prefix):
     """The fastest of the peers whose names begin so, over ours as measured beside them."""
     fastest = min((seconds for name, seconds in row["peers"].items() if name.startswith(prefix)), default=None)
@@ -78,7 +83,7 @@ def contexts(rows, threads):
         if before:
             more = (row["seconds"] - before["seconds"]) / (row["context"] - before["context"])
             slope = f"{1e6 * 1024 * more:.1f}"
-        lines.append([count(row["context"]), milliseconds(row["seconds"]), ratio(row["seconds"], row["read_seconds"]),
+        lines.append([count(row["context"]), milliseconds(row["seconds"]), over_read(row),
                       milliseconds(row["bf16_seconds"]), ratio(row["bf16_seconds"], row["bf16_read_seconds"]),
                       ratio(row["bf16_seconds"], row["seconds"]), slope, best(row, "torch"),
                       best(row, "llamacpp")])
@@ -90,7 +95,7 @@ def variants(rows, threads):
     heading = ["row", "ms", "over reading its bytes", "BF16 over ours", "best PyTorch over ours",
                "best llama.cpp over ours"]
     return table(heading, [[describe(row, threads), milliseconds(row["seconds"]),
-                            ratio(row["seconds"], row["read_seconds"]), ratio(row["bf16_seconds"], row["seconds"]),
+                            over_read(row), ratio(row["bf16_seconds"], row["seconds"]),
                             best(row, "torch"), best(row, "llamacpp")]
                            for row in rows if row["operation"] in ATTENDS and not is_base(row, threads)])
 
