@@ -44,15 +44,15 @@ class BlockMemory {
   void Free(std::span<const BlockId> blocks) noexcept;
   Block Find(BlockId id) const;
 
-  // What the blocks take of the host, with what is kept around them.
-  std::int64_t allocated_bytes() const { return pool_.slab_bytes(); }
+  // What blocks take, and what the system holds for them.
+  SlabUse use() const { return pool_.use(); }
 
  private:
   struct Slot {
     std::atomic<std::byte*> data{nullptr};
     std::atomic<std::int64_t> bytes{0};
     std::atomic<std::uint32_t> tag{1};
-    SlabPool::Slab* slab = nullptr;  // touched by who allocates or frees the block
+    SlabPool::Member* slab = nullptr;  // touched by who allocates or frees the block
   };
   static constexpr std::uint32_t kChunkSlots = 1u << 14;
   static constexpr std::uint32_t kChunks = 1u << 16;

@@ -1,6 +1,7 @@
 #include "kernels/cpu/slab_memory.h"
 
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <new>
@@ -74,19 +75,43 @@ SlabShape ShapeOfSlab(std::int64_t piece_bytes) {
   return best;
 }
 
+bool SlabsAreShared() { return !kAPieceEach; }
+
+std::int64_t SmallPageBytes() {
+  static const std::int64_t bytes = sysconf(_SC_PAGESIZE);
+  return bytes;
+}
+
 std::byte* TakeSlabMemory(std::int64_t bytes, PageSize pages) noexcept {
   if (kAPieceEach) {
     return static_cast<std::byte*>(
         ::operator new(static_cast<std::size_t>(bytes), kAlignment, std::nothrow));
   }
   std::byte* const memory = MapAligned(bytes);
+  if (memory != nullptr && pages == PageSize::kHuge) AdviseSlabMemory(memory, bytes, pages);
+  return memory;
+}
+
+void AdviseSlabMemory([[maybe_unused]] std::byte* memory, [[maybe_unused]] std::int64_t bytes,
+                      [[maybe_unused]] PageSize pages) noexcept {
 #if defined(MADV_HUGEPAGE)
   // A system without them says no, and all is as it was.
-  if (memory != nullptr && pages == PageSize::kHuge) {
-    madvise(memory, static_cast<std::size_t>(bytes), MADV_HUGEPAGE);
-  }
+  madvise(memory, static_cast<std::size_t>(bytes),
+          pages == PageSize::kHuge ? MADV_HUGEPAGE : MADV_NOHUGEPAGE);
 #endif
-  return memory;
+}
+
+void DropSlabMemory(std::byte* memory, std::int64_t bytes) noexcept {
+  madvise(memory, static_cast<std::size_t>(bytes), MADV_DONTNEED);
+}
+
+void SplitSlabMemory([[maybe_unused]] std::byte* memory,
+                     [[maybe_unused]] std::int64_t bytes) noexcept {
+#if defined(MADV_COLD)
+  // The one advice that harms nothing and for which Linux splits huge pages of which a part is
+  // gone.
+  madvise(memory, static_cast<std::size_t>(bytes), MADV_COLD);
+#endif
 }
 
 void GiveSlabMemory(std::byte* memory, std::int64_t bytes) noexcept {

@@ -34,11 +34,11 @@ TEST(OutOfMemory, ASlabPoolGivesNothingAndKeepsNothing) {
     }
     ++failed;
     EXPECT_EQ(piece.data, nullptr);
-    EXPECT_EQ(pool.slab_bytes(), 0);
+    EXPECT_EQ(pool.use().mapped, 0);
     piece = pool.Take(100);
     EXPECT_NE(piece.data, nullptr);
     pool.Give(piece);
-    EXPECT_EQ(pool.slab_bytes(), 0);
+    EXPECT_EQ(pool.use().mapped, 0);
   }
   EXPECT_GE(failed, 2);  // of the size, of the slab
 }
@@ -64,12 +64,12 @@ TEST(OutOfMemory, BlocksAreAllThereOrNone) {
     if (!struck) break;
     ++failed;
     EXPECT_TRUE(threw || status.code == KernelErrorCode::kResourceExhausted) << n;
-    EXPECT_EQ(memory.allocated_bytes(), 0) << n;
+    EXPECT_EQ(memory.use().mapped, 0) << n;
     // Every slot is free again.
     std::vector<BlockId> all(1 << 14, kNoBlock);
     ASSERT_TRUE(memory.Allocate(64, all).ok());
     memory.Free(all);
-    EXPECT_EQ(memory.allocated_bytes(), 0);
+    EXPECT_EQ(memory.use().mapped, 0);
   }
   EXPECT_GE(failed, 6);
 }

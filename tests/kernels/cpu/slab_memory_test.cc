@@ -19,9 +19,6 @@
 namespace oscarkv::cpu {
 namespace {
 
-// Where a slab is one piece, as under the address sanitizer, it does not come from the system.
-bool SlabsAreShared() { return ShapeOfSlab(64).pieces > 1; }
-
 bool IsAligned(const std::byte* memory, std::int64_t bytes) {
   return reinterpret_cast<std::uintptr_t>(memory) % static_cast<std::uintptr_t>(bytes) == 0;
 }
