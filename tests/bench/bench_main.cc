@@ -45,7 +45,8 @@ void RunRow(benchmark::State& state, Progress& progress, const Row& row) {
     const std::int64_t needed = MemoryOf(progress.environment, row);
     if (needed > progress.available_bytes) {
       LeaveOut(state, progress,
-               "left out: needs " + std::to_string(needed >> 20) + " MiB of memory");
+               "left out: needs " + std::to_string(needed >> 20) + " MiB of memory, of which " +
+                   std::to_string(progress.available_bytes >> 20) + " can be had");
       return;
     }
     const WorkloadResult made = MakeWorkload(progress.environment, row);
@@ -117,7 +118,7 @@ int Main(int argc, char** argv) {
     for (const Row& row : options.rows) std::cout << row.name() << "\n";
     return 0;
   }
-  Environment environment(kCachesInWorkingSet * machine.cache_bytes);
+  Environment environment(kCachesInWorkingSet * machine.cache_bytes, options.cpu_instructions);
   // Some memory stays for the rest of the machine.
   Progress progress{environment, options, machine.available_bytes / 10 * 9, {}, ""};
   for (const Row& row : options.rows) {
@@ -131,7 +132,12 @@ int Main(int argc, char** argv) {
   const RunInfo info = InfoOf(environment, machine, options);
   TableReporter reporter(progress, info);
   benchmark::RunSpecifiedBenchmarks(&reporter, ".");
-  if (!options.json.empty()) {
+  if (progress.failed) {
+    std::cerr << "error: a row failed; the table says which, and why\n";
+  } else if (progress.measurements.empty()) {
+    std::cerr << "error: every row was left out, as it needs more memory than there is\n";
+  }
+  if (!options.json.empty() && !progress.measurements.empty()) {
     std::ofstream file(options.json);
     file << ToJson(info, progress.measurements) << std::flush;
     if (!file) {

@@ -7,6 +7,7 @@ bench_test.py FILE     checks a JSON file only, e.g. that of scripts/bench
 
 import json
 import pathlib
+import re
 import subprocess
 import sys
 import tempfile
@@ -30,21 +31,33 @@ RUNS = [
     ["--operation", "prefill", "--context", "1024", "--queries", "32", "--query-heads", "8"],
     ["--operation", "append,seal_given,seal_auto,read_tokens", "--context", "128"],
 ]
+INSTRUCTIONS_RUN = ["--operation", "append", "--context", "128", "--repetitions", "1"]
+# What is refused, and what is said of it.
 REFUSED = [
-    ["--operation", "atend"],
-    ["--operation", "attend", "--profile", "dense"],
-    ["--operation", "attend", "--context", "1000"],
-    ["--operation", "attend", "--head-dim", "80"],
-    ["--operation", "attend", "--query-heads", "24"],
-    ["--operation", "attend", "--threads", "0"],
-    ["--operation", "seal_auto", "--context", "129"],
-    ["--context", "1024"],
-    ["--set", "everything"],
-    ["--filter", "("],
-    ["--filter", "nothing is called so"],
-    ["--repetitions", "0"],
-    ["--what"],
+    (["--operation", "atend"], "no operation atend"),
+    (["--operation", "attend", "--profile", "dense"], "no profile dense"),
+    (["--operation", "attend", "--context", "1000"], "context:1000/batch:1/heads:32x8/dim:128"),
+    (["--operation", "attend", "--context", "1000,1001"], "no row is left"),
+    (["--operation", "attend", "--context", "99999999999999999999"], "99999999999999999999 not in range"),
+    (["--operation", "attend", "--batch", "5000"], "5000 not in range"),
+    (["--operation", "attend", "--head-dim", "80"], "head_dim must be"),
+    (["--operation", "attend", "--query-heads", "24"], "query heads per kv head must be"),
+    (["--operation", "attend", "--threads", "0"], "0 not in range"),
+    (["--operation", "seal_auto", "--context", "129"], "a multiple of 128"),
+    (["--operation", "prefill", "--queries", "1"], "two queries or more"),
+    (["--operation", "attend", "--queries", "5"], "only prefill has --queries: leave them out"),
+    (["--operation", "attend", "--set", "must"], "leave out either it or --set"),
+    (["--context", "1024"], "requires --operation"),
+    (["--set", "everything"], "everything not in"),
+    (["--cpu-instructions", "avx9"], "avx9 not in"),
+    (["--filter", "("], "not a regular expression"),
+    (["--filter", "nothing is called so"], "no row's name matches"),
+    (["--repetitions", "0"], "0 not in range"),
+    (["--what"], "--what"),
 ]
+# Combinations that cannot be measured beside one that can.
+LEFT_OUT = ["--operation", "attend,prefill", "--context", "128,1000", "--queries", "256"]
+TOO_LARGE = ["--operation", "attend", "--context", "16777216", "--batch", "4096"]
 
 
 def keys_agree(name, value, expected):
@@ -88,6 +101,34 @@ def check_document(path, folder):
     return wrong
 
 
+def check_left_out(program):
+    """Rows that cannot be measured are named, and hinder no others."""
+    wrong = []
+    done = subprocess.run([program, *LEFT_OUT, "--list"], text=True, capture_output=True, check=False)
+    notes = done.stderr.splitlines()
+    if (done.returncode != 0 or len(done.stdout.splitlines()) != 1 or len(notes) != 3
+            or not all(note.startswith("left out: ") and " must be " in note for note in notes)):
+        wrong.append(f"{' '.join(LEFT_OUT)}: status {done.returncode}, {done.stdout!r}, {done.stderr!r}")
+    done = subprocess.run([program, *TOO_LARGE], text=True, capture_output=True, check=False)
+    if done.returncode != 1 or "left out: needs " not in done.stdout or "more memory than" not in done.stderr:
+        wrong.append(f"{' '.join(TOO_LARGE)}: status {done.returncode}, {done.stdout!r}, {done.stderr!r}")
+    return wrong
+
+
+def check_instructions(program, path):
+    """Each instruction set of this processor can be chosen, and the JSON names it."""
+    usage = subprocess.run([program, "--help"], text=True, capture_output=True, check=True).stdout
+    names = re.search(r"--cpu-instructions \S*?{auto,(.*?)}", usage)[1].split(",")
+    wrong = []
+    for name in names:
+        subprocess.run([program, *INSTRUCTIONS_RUN, "--cpu-instructions", name, "--json", path],
+                       stdout=subprocess.DEVNULL, check=True)
+        backend = json.loads(path.read_text())["machine"]["backend"]
+        if not backend.endswith(f", {name})"):
+            wrong.append(f"--cpu-instructions {name}: measured {backend}")
+    return wrong
+
+
 def check_program(program):
     wrong, rows = [], 0
     with tempfile.TemporaryDirectory() as folder:
@@ -108,10 +149,12 @@ def check_program(program):
             if len(found) != len(expected.splitlines()):
                 wrong.append(f"{' '.join(arguments)}: {len(found)} rows, --list names {len(expected.splitlines())}")
             rows += len(found)
-    for arguments in REFUSED:
+        wrong += check_instructions(program, path)
+    for arguments, said in REFUSED:
         done = subprocess.run([program, *arguments], text=True, capture_output=True, check=False)
-        if done.returncode != 2 or not done.stderr.strip():
+        if done.returncode != 2 or said not in done.stderr:
             wrong.append(f"{' '.join(arguments)}: status {done.returncode}, {done.stderr!r}")
+    wrong += check_left_out(program)
     for path in FOLDER.glob("*.py"):  # plot.py and peers.py need packages that tests do not have
         compile(path.read_text(), path, "exec")
     return wrong, rows

@@ -11,7 +11,8 @@ namespace oscarkv::bench {
 Backend& Environment::backend(int threads) {
   std::unique_ptr<Backend>& backend = backends_[threads];
   if (backend == nullptr) {
-    BackendResult result = MakeBackend({BackendKind::kAuto, threads});
+    BackendResult result = MakeBackend(
+        {.kind = BackendKind::kAuto, .threads = threads, .cpu_instructions = cpu_instructions_});
     if (!result.status.ok()) {
       std::fprintf(stderr, "error: no backend: %s\n", result.status.message.c_str());
       std::exit(1);

@@ -7,6 +7,8 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <string>
+#include <utility>
 
 #include "kernels/api/backend.h"
 #include "kernels/cpu/executor.h"
@@ -16,8 +18,10 @@ namespace oscarkv::bench {
 
 class Environment {
  public:
-  // Every subject cycles through at least `working_set` bytes.
-  explicit Environment(std::int64_t working_set) : working_set_(working_set) {}
+  // Every subject cycles through at least `working_set` bytes. `cpu_instructions`: as
+  // BackendOptions has them.
+  Environment(std::int64_t working_set, std::string cpu_instructions)
+      : working_set_(working_set), cpu_instructions_(std::move(cpu_instructions)) {}
 
   std::int64_t working_set() const { return working_set_; }
   // Ends the program if there is no such backend.
@@ -33,6 +37,7 @@ class Environment {
 
  private:
   const std::int64_t working_set_;
+  const std::string cpu_instructions_;
   std::map<int, std::unique_ptr<Backend>> backends_;
   std::map<int, std::unique_ptr<cpu::Executor>> executors_;
   std::unique_ptr<HugeBuffer> arena_;

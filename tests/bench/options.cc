@@ -1,11 +1,18 @@
 #include "tests/bench/options.h"
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <iostream>
 #include <regex>
+#include <utility>
+
+#include "kernels/backend_factory.h"
 
 namespace oscarkv::bench {
 namespace {
+
+constexpr std::int64_t kMostTokens = 1 << 24;
+constexpr int kMost = 4096;  // sessions, heads, threads
 
 // Parameters of rows of one's own: every combination of the values.
 struct Combination {
@@ -84,18 +91,56 @@ void AddCombination(CLI::App& app, Combination& c) {
   const auto add = [&](const char* flag, auto& values, const char* help) {
     return app.add_option(flag, values, help)->delimiter(',')->group(kGroup)->capture_default_str();
   };
+  const CLI::Range tokens(std::int64_t{1}, kMostTokens);
+  const CLI::Range count(1, kMost);
   CLI::Option* const operation = add("--operation", c.operations, "what is measured");
   operation->check(NamedOperation);
-  for (CLI::Option* option : {add("--profile", c.profiles, "of the codec")->check(NamedProfile),
-                              add("--context", c.contexts, "tokens of a session"),
-                              add("--batch", c.batches, "sessions in a call"),
-                              add("--query-heads", c.query_heads, "query heads"),
-                              add("--kv-heads", c.kv_heads, "kv heads"),
-                              add("--head-dim", c.head_dims, "width of a head"),
-                              add("--queries", c.queries, "query tokens of a session, of prefill"),
-                              add("--threads", c.threads, "threads (default: all)")}) {
+  for (CLI::Option* option :
+       {add("--profile", c.profiles, "of the codec")->check(NamedProfile),
+        add("--context", c.contexts, "tokens of a session; of all but append: multiples of 128")
+            ->check(tokens),
+        add("--batch", c.batches, "sessions in a call")->check(count),
+        add("--query-heads", c.query_heads, "query heads: 1, 2, 4, 8 or 16 times the kv heads")
+            ->check(count),
+        add("--kv-heads", c.kv_heads, "kv heads")->check(count),
+        add("--head-dim", c.head_dims, "width of a head: 64, 128 or 256")->check(count),
+        add("--queries", c.queries, "query tokens of a session, of prefill alone: 2 to the context")
+            ->check(tokens),
+        add("--threads", c.threads, "threads (default: all)")->check(count)}) {
     option->needs(operation);
   }
+}
+
+// What would be ignored, and what to do instead; empty: nothing.
+std::string WhyIgnored(const CLI::App& app, const Combination& c) {
+  if (c.operations.empty()) return "";
+  if (app.count("--set") > 0) {
+    return "--operation names rows of your own, instead of those of a set: leave out either it or "
+           "--set (--quick of scripts/bench)";
+  }
+  const std::string prefill = NameOf(Operation::kPrefill);
+  if (app.count("--queries") > 0 &&
+      std::find(c.operations.begin(), c.operations.end(), prefill) == c.operations.end()) {
+    return "only prefill has --queries: leave them out, or add it to the --operation";
+  }
+  return "";
+}
+
+// Erases the rows that cannot be measured, and says why of each. False: none is left.
+bool LeaveOutUnsupported(std::vector<Row>& rows) {
+  std::vector<Row> supported;
+  std::string left_out;
+  for (const Row& row : rows) {
+    const std::string why = WhyUnsupported(row);
+    if (why.empty()) {
+      supported.push_back(row);
+    } else {
+      left_out.append("left out: ").append(row.name()).append(": ").append(why).append("\n");
+    }
+  }
+  std::cerr << left_out;
+  rows = std::move(supported);
+  return !rows.empty();
 }
 
 }  // namespace
@@ -107,7 +152,9 @@ std::optional<int> ParseOptions(int argc, char** argv, int threads, Options& opt
   Combination combination;
   combination.threads = {threads};
   options.effort = {7, 0.2, 31};
-  app.add_option("--set", set, "rows to measure: quick, must, full or all")
+  app.add_option("--set", set,
+                 "rows to measure: quick (a few small ones), must (those of docs/performance.md), "
+                 "full (also each parameter varied by itself) or all (every combination)")
       ->check(CLI::IsMember(NamesOfSets()))
       ->capture_default_str();
   app.add_option("--filter", filter, "only rows whose name this regular expression finds")
@@ -118,6 +165,12 @@ std::optional<int> ParseOptions(int argc, char** argv, int threads, Options& opt
       ->capture_default_str();
   app.add_option("--json", options.json, "file to write");
   app.add_option("--revision", options.revision, "of the source, for the JSON");
+  std::vector<std::string> instructions = CpuInstructionSets();
+  instructions.insert(instructions.begin(), "auto");
+  std::string chosen = "auto";
+  app.add_option("--cpu-instructions", chosen, "instruction set that ours uses (auto: the fastest)")
+      ->check(CLI::IsMember(instructions))
+      ->capture_default_str();
   AddCombination(app, combination);
   try {
     app.parse(argc, argv);
@@ -125,20 +178,23 @@ std::optional<int> ParseOptions(int argc, char** argv, int threads, Options& opt
     const int status = app.exit(error);
     return status == 0 ? 0 : 2;
   }
+  if (const std::string why = WhyIgnored(app, combination); !why.empty()) {
+    std::cerr << "error: " << why << "\n";
+    return 2;
+  }
+  if (chosen != "auto") options.cpu_instructions = chosen;
   if (set == "quick" || app.count("--repetitions") > 0) options.effort.least_seconds = 0;
   if (set == "quick" && app.count("--repetitions") == 0) options.effort.repetitions = 3;
   options.rows = combination.operations.empty() ? RowsOf(set, threads) : RowsOf(combination);
-  for (const Row& row : options.rows) {
-    const std::string why = WhyUnsupported(row);
-    if (why.empty()) continue;
-    std::cerr << "error: " << row.name() << ": " << why << "\n";
-    return 2;
-  }
   std::erase_if(options.rows, [pattern = std::regex(filter)](const Row& row) {
     return !std::regex_search(row.name(), pattern);
   });
-  if (!options.rows.empty()) return std::nullopt;
-  std::cerr << "error: no row's name matches " << filter << "\n";
+  if (options.rows.empty()) {
+    std::cerr << "error: no row's name matches " << filter << "\n";
+    return 2;
+  }
+  if (LeaveOutUnsupported(options.rows)) return std::nullopt;
+  std::cerr << "error: no row is left to measure\n";
   return 2;
 }
 

@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """Times what else computes attention on this CPU, for the rows of a benchmark's JSON.
 
-peers.py FILE PROGRAM    measures each attend and prefill row that has no peers yet, then the row
-                         itself once more by PROGRAM (oscarkv_bench), so that both saw the machine
-                         in the same state; and writes the file again
+peers.py FILE PROGRAM [OPTION]...
+    measures each attend and prefill row that has no peers yet, then the row itself once more by
+    PROGRAM (oscarkv_bench, with the OPTIONs), so that both saw the machine in the same state; and
+    writes the file again
 
 PyTorch in bf16: `scaled_dot_product_attention` with grouped heads (torch_sdpa_gqa), with heads
 expanded by a view (torch_sdpa_expanded) and with a group's heads folded into query tokens
@@ -296,12 +297,12 @@ def measure(call, instances, repetitions):
 
 
 def ours_again(row, program):
-    """Seconds of the row, measured now."""
+    """Seconds of the row, measured now. `program`: with its options."""
     with tempfile.TemporaryDirectory() as folder:
         path = pathlib.Path(folder) / "row.json"
-        command = [program, "--json", path, "--repetitions", str(REPETITIONS)]
-        for key in ("operation", "profile", "context", "batch", "query_heads", "kv_heads", "head_dim", "queries",
-                    "threads"):
+        command = [*program, "--json", path, "--repetitions", str(REPETITIONS)]
+        for key in ("operation", "profile", "context", "batch", "query_heads", "kv_heads", "head_dim", "threads",
+                    *(["queries"] if row["operation"] == "prefill" else [])):
             command += [f"--{key.replace('_', '-')}", str(row[key])]
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
         return json.loads(path.read_text())["rows"][0]["seconds"]
@@ -337,7 +338,7 @@ def describe(row):
 
 
 def main(arguments):
-    if len(arguments) != 2 or arguments[0].startswith("-"):
+    if len(arguments) < 2 or arguments[0].startswith("-"):
         print(__doc__)
         return 0 if arguments in (["--help"], ["-h"]) else 2
     path = pathlib.Path(arguments[0])
@@ -348,7 +349,7 @@ def main(arguments):
         for row in file["rows"]:
             if row["operation"] not in ("attend", "prefill") or row["peers"]:
                 continue
-            measure_row(row, peers, file["working_set_bytes"], arguments[1])
+            measure_row(row, peers, file["working_set_bytes"], arguments[1:])
             path.write_text(json.dumps(file, indent=1) + "\n")
     return 0
 

@@ -218,13 +218,11 @@ std::int64_t Row::bytes() const {
 std::int64_t Row::bf16_bytes() const { return batch * context * spec().logical_bytes_per_token(); }
 
 std::string WhyUnsupported(const Row& row) {
-  if (row.batch < 1 || row.batch > 4096) return "batch must be from 1 to 4096";
-  if (row.threads < 1 || row.threads > 4096) return "threads must be from 1 to 4096";
-  if (row.context < 1 || row.context > (1 << 24)) return "context must be from 1 to 16777216";
   const bool attends = row.operation == Operation::kAttend || row.operation == Operation::kPrefill;
   if (!attends && row.queries != 1) return "only prefill has several queries";
   if (row.operation == Operation::kAttend && row.queries != 1) return "attend has one query";
-  if (row.operation == Operation::kPrefill && row.queries < 2) return "prefill needs queries";
+  if (row.operation == Operation::kPrefill && row.queries < 2)
+    return "prefill has two queries or more";
   if ((row.operation == Operation::kSealGiven || row.operation == Operation::kSealAuto) &&
       row.context % kPageTokens != 0) {
     return "what is sealed must be a multiple of 128 tokens";

@@ -44,12 +44,12 @@ struct Row {
   bool operator==(const Row&) const = default;
 };
 
-// Empty if the row can be measured, else why not.
+// Empty if the row can be measured, else why not. REQUIRES: its numbers are positive.
 std::string WhyUnsupported(const Row& row);
 
 // Sets by name, `threads` being all threads; empty if there is no such set.
 //   quick  a few small rows, for a first look and for tests
-//   must   what is promised of the CPU backend
+//   must   the rows of the tables in docs/performance.md
 //   full   must, and each parameter varied by itself
 //   all    every combination of the parameters
 std::vector<Row> RowsOf(const std::string& set, int threads);
