@@ -9,12 +9,13 @@
 #include <chrono>
 #include <cmath>
 #include <cstdio>
-#include <cstdlib>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "tests/bench/number_argument.h"
 #include "tests/bench/rpc_server.h"
 
 namespace oscarkv::bench {
@@ -174,17 +175,23 @@ void Run(int tokens, int layers, int context, int streams) {
 }  // namespace oscarkv::bench
 
 int main(int argc, char** argv) {
-  const auto number = [&](int index, int otherwise) {
-    return argc > index ? std::atoi(argv[index]) : otherwise;
+  const auto number = [&](int index, int most, int otherwise) {
+    return argc > index ? oscarkv::bench::NumberArgument(argv[index], 1, most) : otherwise;
   };
-  const int tokens = number(1, 1024);
-  const int layers = number(2, 4);
-  const int context = number(3, 4096);
-  const int streams = number(4, 1);
-  if (tokens < 1 || layers < 1 || context < 1 || streams < 1) {
-    std::fprintf(stderr, "usage: decode_latency [tokens [layers [context [streams]]]]\n");
+  const std::optional<int> tokens = number(1, 65536, 1024);
+  const std::optional<int> layers = number(2, 128, 4);
+  const std::optional<int> context = number(3, 262144, 4096);
+  const std::optional<int> streams = number(4, 64, 1);
+  if (!tokens || !layers || !context || !streams || argc > 5) {
+    std::fprintf(stderr,
+                 "usage: decode_latency [tokens [layers [context [streams]]]]\n"
+                 "  tokens   that each stream decodes, 1 to 65536 (default 1024)\n"
+                 "  layers   of a session, 1 to 128 (default 4)\n"
+                 "  context  tokens before the first of them, 1 to 262144 (default 4096)\n"
+                 "  streams  at the same time, 1 to 64 (default 1)\n"
+                 "The caches of three sessions for each stream must fit in 2 GiB.\n");
     return 2;
   }
-  oscarkv::bench::Run(tokens, layers, context, streams);
+  oscarkv::bench::Run(*tokens, *layers, *context, *streams);
   return 0;
 }

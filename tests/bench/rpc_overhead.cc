@@ -6,14 +6,15 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
-#include <cstdlib>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "kernels/api/page_layout.h"
 #include "tests/bench/filled_sessions.h"
 #include "tests/bench/gaussian.h"
+#include "tests/bench/number_argument.h"
 #include "tests/bench/rpc_server.h"
 
 namespace oscarkv::bench {
@@ -189,11 +190,14 @@ void Run(int rounds) {
 }  // namespace oscarkv::bench
 
 int main(int argc, char** argv) {
-  const int rounds = argc > 1 ? std::atoi(argv[1]) : 1000;
-  if (rounds < 1 || rounds > 4000) {
-    std::fprintf(stderr, "usage: rpc_overhead [rounds, 1 to 4000]\n");
+  const std::optional<int> rounds =
+      argc > 1 ? oscarkv::bench::NumberArgument(argv[1], 1, 4000) : 1000;
+  if (!rounds || argc > 2) {
+    std::fprintf(stderr,
+                 "usage: rpc_overhead [rounds]\n"
+                 "  rounds  of calls of each kind, 1 to 4000 (default 1000)\n");
     return 2;
   }
-  oscarkv::bench::Run(rounds);
+  oscarkv::bench::Run(*rounds);
   return 0;
 }
