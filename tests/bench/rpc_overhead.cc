@@ -48,7 +48,7 @@ class Kernel {
     Require(sessions_.status().ok(), "fill a context");
     Require(backend.Allocate(TokenBlockLayout(spec_, kWindowBlockTokens).bytes, {&block_, 1}).ok(),
             "allocate a block");
-    outputs_.resize(static_cast<std::size_t>(spec_.query_heads * spec_.value_dim));
+    outputs_.resize(std::size_t{1} * spec_.query_heads * spec_.value_dim);
     log_sum_exps_.resize(static_cast<std::size_t>(spec_.query_heads));
   }
   ~Kernel() { backend_.Free({&block_, 1}); }
