@@ -37,7 +37,7 @@ struct KindStats {
 
 struct QueueStats {
   std::array<KindStats, kWorkKinds> kinds;  // by WorkKind
-  std::int64_t waiting = 0;                 // works, now; for places too
+  std::int64_t waiting = 0;                 // works, now
   std::int64_t tenants = 0;                 // that are remembered, now
 
   const KindStats& of(WorkKind kind) const { return kinds[static_cast<std::size_t>(kind)]; }

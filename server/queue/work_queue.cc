@@ -1,6 +1,7 @@
 #include "server/queue/work_queue.h"
 
 #include <algorithm>
+#include <string_view>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -24,11 +25,19 @@ std::int64_t Microseconds(std::chrono::steady_clock::duration duration) {
   return std::chrono::duration_cast<std::chrono::microseconds>(duration).count();
 }
 
-absl::Status TooManyRequests(const std::string& message, std::int64_t limit) {
+absl::Status TooManyRequests(std::string_view message, std::int64_t limit) {
   return MakeError(absl::StatusCode::kResourceExhausted, message,
                    {.reason = "TOO_MANY_REQUESTS",
                     .metadata = {{"limit", absl::StrCat(limit)}},
                     .retry_after = kRetryAfter});
+}
+
+absl::Status NoPlace(std::int64_t limit) {
+  return TooManyRequests("the tenant's share of the places for requests is taken", limit);
+}
+
+absl::Status NoTicket(std::int64_t limit) {
+  return TooManyRequests("the tenant's share of replies has yet to be read", limit);
 }
 
 }  // namespace
@@ -39,7 +48,10 @@ absl::Status DrainingError() {
 }
 
 WorkQueue::WorkQueue(int threads, int max_requests, RunTogether run_together, BatchLimits limits)
-    : max_requests_(max_requests), run_together_(std::move(run_together)), limits_(limits) {
+    : run_together_(std::move(run_together)),
+      limits_(limits),
+      places_(max_requests),
+      tickets_(kTicketsPerPlace * max_requests) {
   threads_.reserve(static_cast<std::size_t>(threads));
   for (int i = 0; i < threads; ++i) threads_.emplace_back([this] { Loop(); });
 }
@@ -56,22 +68,27 @@ WorkQueue::~WorkQueue() {
 absl::StatusOr<WorkQueue::Ticket> WorkQueue::Admit() {
   MutexLock lock(&mutex_);
   if (draining_) return DrainingError();
-  if (working_ >= max_requests_) {
-    return TooManyRequests(absl::StrCat("all ", max_requests_, " places for requests are taken"),
-                           max_requests_);
-  }
-  if (const std::int64_t limit = kTicketsPerPlace * max_requests_; tickets_ >= limit) {
-    return TooManyRequests(absl::StrCat("clients have yet to read ", limit, " replies"), limit);
-  }
-  ++working_;
-  ++tickets_;
+  if (places_.free() <= 0) return NoPlace(places_.limit());
+  if (tickets_.free() <= 0) return NoTicket(tickets_.limit());
+  tickets_.Take();
   return Ticket(this);
 }
 
-void WorkQueue::Submit(Work* work) {
+absl::Status WorkQueue::Submit(Ticket& ticket, Work* work) {
   MutexLock lock(&mutex_);
-  work->queued_ = Clock::now();
-  Push(work);
+  auto tenant = held_.find(work->facts().tenant);
+  const Held held = tenant == held_.end() ? Held() : tenant->second;
+  if (!places_.Allows(held.places, places_.free())) return NoPlace(places_.limit());
+  // One is this request's already.
+  if (!tickets_.Allows(held.tickets, tickets_.free() + 1)) return NoTicket(tickets_.limit());
+  if (tenant == held_.end()) tenant = held_.emplace(work->facts().tenant, held).first;
+  ++tenant->second.tickets;
+  ticket.tenant_ = &*tenant;
+  Push(work);  // where this throws, the ticket gives back what it has
+  ++tenant->second.places;
+  places_.Take();
+  ticket.working_ = true;
+  return absl::OkStatus();
 }
 
 void WorkQueue::Refuse() {
@@ -86,7 +103,7 @@ bool WorkQueue::refuses() const {
 
 bool WorkQueue::WaitUntilIdle(absl::Time deadline) {
   MutexLock lock(&mutex_);
-  while (tickets_ > 0) {
+  while (!tickets_.none_taken()) {
     const absl::Duration left = deadline - absl::Now();
     if (left <= absl::ZeroDuration()) return false;
     idle_.WaitFor(&mutex_, absl::ToChronoNanoseconds(std::min(left, absl::Hours(1))));
@@ -97,43 +114,36 @@ bool WorkQueue::WaitUntilIdle(absl::Time deadline) {
 QueueStats WorkQueue::Stats() const {
   MutexLock lock(&mutex_);
   QueueStats stats = stats_;
-  stats.waiting = static_cast<std::int64_t>(waiting_.size() + resumed_.size());
+  stats.waiting = static_cast<std::int64_t>(waiting_.size());
   stats.tenants = static_cast<std::int64_t>(waiting_.tenants());
   return stats;
 }
 
-void WorkQueue::EndWork() {
+void WorkQueue::EndWork(HeldByTenant::value_type& tenant) {
   MutexLock lock(&mutex_);
-  FreePlace();
+  FreePlace(tenant);
 }
 
 void WorkQueue::Resume(Work* work) {
   MutexLock lock(&mutex_);
-  work->queued_ = Clock::now();
-  if (working_ >= max_requests_) {
-    resumed_.push_back(work);
-    return;
-  }
-  ++working_;
   Push(work);
 }
 
-void WorkQueue::FreePlace() {
-  if (resumed_.empty()) {
-    --working_;
-    return;
-  }
-  Push(resumed_.front());  // the place changes hands
-  resumed_.pop_front();
+void WorkQueue::FreePlace(HeldByTenant::value_type& tenant) {
+  --tenant.second.places;
+  places_.Give();
 }
 
-void WorkQueue::GiveBack(bool working) {
+void WorkQueue::GiveBack(HeldByTenant::value_type* tenant, bool working) {
   MutexLock lock(&mutex_);
-  if (working) FreePlace();
-  if (--tickets_ == 0) idle_.SignalAll();
+  if (working) FreePlace(*tenant);
+  if (tenant != nullptr && --tenant->second.tickets == 0) held_.erase(held_.find(tenant->first));
+  tickets_.Give();
+  if (tickets_.none_taken()) idle_.SignalAll();
 }
 
 void WorkQueue::Push(Work* work) {
+  work->queued_ = Clock::now();
   waiting_.Push(work);
   const bool other = work->facts().kind == WorkKind::kOther;
   if (other) ++waiting_others_;

@@ -1,4 +1,4 @@
-// Runs requests off gRPC's threads: at most so many at a time, fairly between tenants, those that
+// Runs requests off gRPC's threads: at most so many at a time, shared between tenants, those that
 // can go together in one batch; and drains.
 //
 // A thread that becomes free takes the work that is next in fair order (fair_queue.h), and with it
@@ -16,13 +16,17 @@
 //
 // Thread-safety: all functions may be called at once.
 // Invariants:
-//   1. working_ <= max_requests: what is queued or run is bounded. A request whose work has ended
-//      does not count against others, though its reply may still be on its way: otherwise a client
-//      that has its reply could be refused because the server has not noticed yet.
-//   2. Work that resumes waits in resumed_ while working_ == max_requests, ahead of new requests.
-//   3. working_ <= tickets_, which are a few times max_requests at most: clients that do not read
-//      their replies keep no more of them in memory. Once draining_, no ticket is given out, so
-//      tickets_ only falls.
+//   1. Each request that is queued or run, until its work ends or pauses, has one of places_, which
+//      its tenant may take (shares.h): what is queued or run is bounded, and no tenant locks others
+//      out. A request whose work has ended does not count, though its reply may still be on its
+//      way: otherwise a client that has its reply could be refused because the server has not
+//      noticed yet. Who is refused is told at once: no request waits for a place.
+//   2. Work that resumes is queued without a place: it is never refused, waits for its turn alone
+//      and keeps no place from new requests. It has a ticket, which bounds it.
+//   3. Each request has one of tickets_, a few times as many as places, from Admit until its reply
+//      is out: clients that do not read their replies keep no more of them in memory. A tenant has
+//      its share of these too, counted from Submit on. Once draining_, none is given out, so they
+//      only come back. held_ has the tenants that have any.
 //   4. in_use_ has what the works under way need alone; no two batches or works of kOther share any
 //      of it.
 //   5. While a thread sleeps, nothing that waits may run, or a signal is on its way.
@@ -48,6 +52,7 @@
 #include "server/queue/fair_queue.h"
 #include "server/queue/keys_in_use.h"
 #include "server/queue/queue_stats.h"
+#include "server/queue/shares.h"
 #include "server/queue/work.h"
 
 namespace oscarkv {
@@ -62,37 +67,46 @@ struct BatchLimits {
 
 class WorkQueue {
  public:
-  // The right of one request to be queued and run, until EndWork; and the sign that its reply is
-  // not out yet, until it is destroyed.
+  // The right of one request to be submitted; its place, from Submit to EndWork; and the sign that
+  // its reply is not out yet, until it is destroyed.
   class Ticket {
    public:
     Ticket() = default;
     Ticket(Ticket&& other) noexcept { *this = std::move(other); }
     Ticket& operator=(Ticket&& other) noexcept {
       std::swap(queue_, other.queue_);
+      std::swap(tenant_, other.tenant_);
       std::swap(working_, other.working_);
       return *this;
     }
     ~Ticket() {
-      if (queue_ != nullptr) queue_->GiveBack(working_);
+      if (queue_ != nullptr) queue_->GiveBack(tenant_, working_);
     }
 
+    // Takes a place for the work's tenant, and calls work->Run(), if it is of kOther; otherwise
+    // RunTogether, and then Run. RESOURCE_EXHAUSTED TOO_MANY_REQUESTS, with a time to try again
+    // after, where the tenant has its share already: then nothing is called. May throw
+    // std::bad_alloc, as if it had not been called. REQUIRES: Admit gave the ticket, Submit was
+    // not OK before; `work` lives until then. It, and the ticket, may be gone on return.
+    absl::Status Submit(Work* work) { return queue_->Submit(*this, work); }
+
+    bool has_place() const { return working_; }
+
+    // Leaves the place to others.
     void EndWork() {
-      if (working_) queue_->EndWork();
+      if (working_) queue_->EndWork(*tenant_);
       working_ = false;
     }
 
-    // Takes a place again, and submits `work` once there is one: a request that was admitted is not
-    // refused in the middle. REQUIRES: EndWork was called.
-    void Resume(Work* work) {
-      working_ = true;
-      queue_->Resume(work);
-    }
+    // Submits more work of the request, which needs no place: a request that was admitted is not
+    // refused in the middle. May throw as Submit. REQUIRES: Submit was OK, and EndWork was called.
+    void Resume(Work* work) { queue_->Resume(work); }
 
    private:
     friend class WorkQueue;
-    explicit Ticket(WorkQueue* queue) : queue_(queue), working_(true) {}
+    explicit Ticket(WorkQueue* queue) : queue_(queue) {}
     WorkQueue* queue_ = nullptr;
+    HeldByTenant::value_type* tenant_ = nullptr;  // from Submit on
     bool working_ = false;
   };
 
@@ -106,12 +120,8 @@ class WorkQueue {
   WorkQueue(const WorkQueue&) = delete;
   WorkQueue& operator=(const WorkQueue&) = delete;
 
-  // UNAVAILABLE DRAINING, or RESOURCE_EXHAUSTED TOO_MANY_REQUESTS with a time to try again after.
+  // UNAVAILABLE DRAINING; or, where not even a tenant that has none could get a place, as Submit.
   absl::StatusOr<Ticket> Admit();
-
-  // Calls work->Run(), if it is of kOther; otherwise RunTogether, and then Run. REQUIRES: the
-  // caller holds a ticket; `work` lives until then.
-  void Submit(Work* work);
 
   // Admits nothing from now on.
   void Refuse();
@@ -129,10 +139,11 @@ class WorkQueue {
     bool run_before = false;  // with others: what is left is its reply
   };
 
-  void EndWork();
+  absl::Status Submit(Ticket& ticket, Work* work);
+  void EndWork(HeldByTenant::value_type& tenant);
   void Resume(Work* work);
-  void GiveBack(bool working);
-  void FreePlace() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void GiveBack(HeldByTenant::value_type* tenant, bool working);
+  void FreePlace(HeldByTenant::value_type& tenant) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Push(Work* work) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   void Loop();
@@ -149,7 +160,6 @@ class WorkQueue {
   void EndBatch(const Batch& batch, Clock::duration run_time);
   void NoteRunTime(WorkKind kind, Clock::duration run_time) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
-  const int max_requests_;
   const RunTogether run_together_;
   const BatchLimits limits_;
 
@@ -158,14 +168,14 @@ class WorkQueue {
   CondVar idle_;
   FairQueue waiting_ ABSL_GUARDED_BY(mutex_);
   std::deque<Work*> replies_ ABSL_GUARDED_BY(mutex_);  // left over from batches; before all else
-  std::deque<Work*> resumed_ ABSL_GUARDED_BY(mutex_);  // without a place yet
   KeysInUse in_use_ ABSL_GUARDED_BY(mutex_);
   std::int64_t waiting_others_ ABSL_GUARDED_BY(mutex_) = 0;  // of kOther
   int batches_ ABSL_GUARDED_BY(mutex_) = 0;                  // under way
   int long_batches_ ABSL_GUARDED_BY(mutex_) = 0;
   int sleeping_ ABSL_GUARDED_BY(mutex_) = 0;  // threads
-  int working_ ABSL_GUARDED_BY(mutex_) = 0;
-  int tickets_ ABSL_GUARDED_BY(mutex_) = 0;
+  Shares places_ ABSL_GUARDED_BY(mutex_);
+  Shares tickets_ ABSL_GUARDED_BY(mutex_);
+  HeldByTenant held_ ABSL_GUARDED_BY(mutex_);
   bool draining_ ABSL_GUARDED_BY(mutex_) = false;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   QueueStats stats_ ABSL_GUARDED_BY(mutex_);

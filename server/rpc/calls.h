@@ -81,11 +81,8 @@ class UnaryCall final : public grpc::ServerUnaryReactor, private Work {
     if (scope_.status().ok()) {
       scope_.Guard([&] { return Prepare(request); }).IgnoreError();
     }
-    if (scope_.status().ok()) {
-      context.queue.Submit(this);
-    } else {
-      End();
-    }
+    if (scope_.status().ok() && scope_.Submit(this)) return;
+    End();
   }
 
  private:
@@ -148,11 +145,8 @@ class UnaryBatchCall final : public grpc::ServerUnaryReactor, private BatchWork 
           })
           .IgnoreError();
     }
-    if (scope_.status().ok() && !message_.items().empty()) {
-      context.queue.Submit(this);
-    } else {
-      Run();
-    }
+    if (scope_.status().ok() && !message_.items().empty() && scope_.Submit(this)) return;
+    Run();
   }
 
  private:
@@ -201,8 +195,8 @@ class BatchStream final : public ExchangeStream, private BatchWork {
           })
           .IgnoreError();
     }
-    if (!scope.status().ok() || message_->items().empty()) return Run();
-    queue().Submit(this);
+    if (scope.status().ok() && !message_->items().empty() && scope.Submit(this)) return;
+    Run();
   }
 
   void Run() override {

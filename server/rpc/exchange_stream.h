@@ -56,8 +56,6 @@ class ExchangeStream : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::By
   virtual void Answer(RpcScope& scope, grpc::ByteBuffer& request) = 0;
   void Send(grpc::ByteBuffer reply);
 
-  WorkQueue& queue() { return queue_; }
-
  private:
   enum class State : std::uint8_t { kStarting, kReading, kAnswering, kFinished };
 

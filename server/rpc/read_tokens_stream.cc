@@ -20,11 +20,8 @@ ReadTokensStream::ReadTokensStream(Handlers& handlers, WorkQueue& queue,
                                    grpc::ByteBuffer& request)
     : handlers_(handlers), scope_(queue, "ReadTokens", context) {
   if (scope_.status().ok()) scope_.Guard([&] { return Prepare(request); }).IgnoreError();
-  if (scope_.status().ok()) {
-    queue.Submit(this);
-  } else {
-    End(scope_.status());
-  }
+  if (scope_.status().ok() && scope_.Submit(this)) return;
+  End(scope_.status());
 }
 
 absl::Status ReadTokensStream::Prepare(grpc::ByteBuffer& bytes) {
@@ -61,7 +58,7 @@ void ReadTokensStream::OnWriteDone(bool ok) {
   run_.Clear();
   if (!ok) return End(absl::CancelledError("the client is gone"));
   if (reader_->done()) return End(absl::OkStatus());
-  scope_.Resume(this);
+  if (!scope_.Resume(this)) End(scope_.status());
 }
 
 void ReadTokensStream::End(const absl::Status& status) {

@@ -32,7 +32,7 @@ class ReadTokensStream : public grpc::ServerWriteReactor<grpc::ByteBuffer>, priv
   void End(const absl::Status& status);
 
   Handlers& handlers_;
-  RpcScope scope_;  // holds a place in the queue while a run is decoded
+  RpcScope scope_;  // holds a place in the queue until the first run is decoded
   v1::ReadTokensRequest request_;
   std::string tenant_;
   std::optional<TokenReader> reader_;

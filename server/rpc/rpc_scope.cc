@@ -85,6 +85,24 @@ absl::Status RpcScope::CheckClientWaits() const {
   return absl::OkStatus();
 }
 
+bool RpcScope::Submit(Work* work) {
+  return Queue([&] { return ticket_.Submit(work); });
+}
+
+bool RpcScope::Resume(Work* work) {
+  return Queue([&] {
+    ticket_.Resume(work);
+    return absl::OkStatus();
+  });
+}
+
+bool RpcScope::Queue(absl::FunctionRef<absl::Status()> submit) {
+  absl::Status status = Guarded(submit);
+  if (status.ok()) return true;  // another thread has the scope
+  status_ = std::move(status);
+  return false;
+}
+
 absl::Status RpcScope::Take() {
   ended_ = absl::Now();
   began_ = std::min(began_, ended_);

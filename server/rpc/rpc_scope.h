@@ -1,4 +1,4 @@
-// What surrounds the work of every request: a place in the queue, the client's deadline and
+// What surrounds the work of every request: its place in the queue, the client's deadline and
 // cancellation, exceptions, and a line in the log. One for a unary call, for a message of a stream
 // of exchanges, and for a whole stream of tokens. It lasts until the reply is on its way, so that a
 // drain waits for replies.
@@ -19,17 +19,20 @@ namespace oscarkv {
 
 class RpcScope {
  public:
-  // Takes a place in the queue; see status(). REQUIRES: `context` outlives the scope.
+  // Asks the queue for admission; see status(). REQUIRES: `context` outlives the scope.
   RpcScope(WorkQueue& queue, const char* method, const grpc::CallbackServerContext* context);
   // Writes the line.
   ~RpcScope();
   RpcScope(const RpcScope&) = delete;
   RpcScope& operator=(const RpcScope&) = delete;
 
-  // Of the last step; before the first one, whether there was a place: if not, the request is
-  // refused, and none of its work must run. The last status is what the line tells.
+  // Of the last step; before the first one, whether the request is admitted: if not, it is refused,
+  // and none of its work must run. The last status is what the line tells.
   const absl::Status& status() const { return status_; }
 
+  // Has the queue run `work`, the request's. False if there is no place for it: status() tells.
+  // Otherwise the work may have run on return, and the scope be gone.
+  bool Submit(Work* work);
   // The request is taken from the queue: not OK if its client has given up.
   absl::Status Take();
   // Runs a step; an exception becomes a status.
@@ -39,12 +42,14 @@ class RpcScope {
 
   // Leaves the place in the queue to another. To be called before the reply is sent.
   void EndWork() { ticket_.EndWork(); }
-  // Runs more work of the request once there is a place for it. REQUIRES: EndWork was called.
-  void Resume(Work* work) { ticket_.Resume(work); }
+  // Has the queue run more work of the request; as Submit, but there always is a place for it.
+  // REQUIRES: EndWork was called.
+  bool Resume(Work* work);
 
   void set_request_id(std::string_view id);
 
  private:
+  bool Queue(absl::FunctionRef<absl::Status()> submit);
   absl::Status CheckClientWaits() const;
 
   const char* method_;

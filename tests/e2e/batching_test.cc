@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <chrono>
 #include <future>
 #include <memory>
@@ -104,8 +105,12 @@ class BatchingTest : public ::testing::Test {
   };
 
   // A session with 40 tokens in each layer.
-  v1::Session Fill(const std::string& id) {
-    v1::Session session = Create(*stub_, id);
+  v1::Session Fill(const std::string& id, const std::string& tenant = "") {
+    v1::CreateSessionRequest request = CreateRequest(id, {});
+    request.set_tenant(tenant);
+    v1::CreateSessionResponse response;
+    EXPECT_TRUE(Call(*stub_, &Stub::CreateSession, request, response).ok());
+    v1::Session session = response.session();
     for (const int layer : {0, 1}) Append(*stub_, AppendRequestOf({}, session, layer, 0, 40));
     return session;
   }
@@ -139,11 +144,13 @@ class BatchingTest : public ::testing::Test {
     return AttendRequestOf({}, session, layer, 40, 1, 1);
   }
 
+  static constexpr int kPlaces = 64;
+
   const std::unique_ptr<Backend> cpu_ = MakeBackend({}).backend;
   HeldBackend backend_{cpu_.get()};
   SessionStore store_{&backend_, {.memory_budget_bytes = 64 << 20}};
   KvCacheService service_{
-      &store_, {.max_message_bytes = 4 << 20}, {.threads = 4, .max_concurrent_requests = 64}};
+      &store_, {.max_message_bytes = 4 << 20}, {.threads = 4, .max_concurrent_requests = kPlaces}};
   std::unique_ptr<grpc::Server> server_;
   std::unique_ptr<Stub> stub_;
   std::vector<v1::Session> holders_;
@@ -345,6 +352,45 @@ TEST_F(BatchingTest, WhoGivesUpWhileWaitingIsLeftOut) {
   EXPECT_EQ(reply.get().response.results(0).length(), 41);
   EXPECT_THAT(backend_.attends(), ElementsAre(1));
   EXPECT_EQ(Get(*stub_, "hurried").layer_states(0).length(), 40);
+}
+
+TEST_F(BatchingTest, ATenantThatHasAllItsPlacesLeavesOneToAnother) {
+  const v1::Session many = Fill("many", "many");
+  const v1::Session one = Fill("one", "one");
+  HoldAll();
+  std::vector<std::future<Reply>> replies;
+  for (int i = 0; i < kPlaces + 10; ++i) replies.push_back(Send(Step(many)));
+  const auto refused = [&] {
+    return std::count_if(replies.begin(), replies.end(), [](const std::future<Reply>& reply) {
+      return reply.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
+    });
+  };
+  while (refused() < 10) std::this_thread::yield();
+
+  // A stream is told in its reply, and goes on.
+  grpc::ClientContext context;
+  const auto stream = stub_->Decode(&context);
+  v1::DecodeRequest request;
+  *request.mutable_attend() = Step(many);
+  v1::DecodeResponse response;
+  ASSERT_TRUE(stream->Write(request));
+  ASSERT_TRUE(stream->Read(&response));
+  EXPECT_EQ(ReasonOf(response.status()), "TOO_MANY_REQUESTS");
+
+  const std::int64_t waiting = service_.Stats().waiting;
+  std::future<Reply> reply = Send(Step(one));
+  WaitUntilQueued(waiting + 1);
+  backend_.GoOn();
+  EXPECT_EQ(reply.get().response.results(0).length(), 41);
+  for (std::future<Reply>& other : replies) {
+    const absl::Status status = other.get().status;
+    EXPECT_TRUE(status.ok() || ReasonOf(status) == "TOO_MANY_REQUESTS") << status;
+  }
+  ASSERT_TRUE(stream->Write(request));
+  ASSERT_TRUE(stream->Read(&response));
+  EXPECT_EQ(response.status().code(), 0) << response.status().message();
+  stream->WritesDone();
+  EXPECT_TRUE(stream->Finish().ok());
 }
 
 TEST_F(BatchingTest, ADrainLetsThoseThatWaitEnd) {

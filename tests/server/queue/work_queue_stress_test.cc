@@ -74,7 +74,17 @@ class Request : public Work {
     set_facts(std::move(facts));
   }
 
-  void set_ticket(WorkQueue::Ticket ticket) { ticket_ = std::move(ticket); }
+  // Once there is a place for it.
+  void SubmitTo(WorkQueue& queue) {
+    while (true) {
+      absl::StatusOr<WorkQueue::Ticket> ticket = queue.Admit();
+      if (ticket.ok()) {
+        ticket_ = *std::move(ticket);
+        if (ticket_.Submit(this).ok()) return;
+      }
+      std::this_thread::yield();
+    }
+  }
 
  private:
   void Run() override {
@@ -116,10 +126,7 @@ TEST(WorkQueueStressTest, EachRunsOnceAndNoneWithAnotherOfItsLayers) {
       for (int k = 0; k < kRequests; ++k) {
         auto request =
             std::make_unique<Request>(&layers, &ended, std::to_string(random() % 3), random);
-        absl::StatusOr<WorkQueue::Ticket> ticket = queue.Admit();
-        for (; !ticket.ok(); ticket = queue.Admit()) std::this_thread::yield();
-        request->set_ticket(*std::move(ticket));
-        queue.Submit(request.release());
+        request.release()->SubmitTo(queue);
       }
     });
   }

@@ -8,12 +8,14 @@
 #include <functional>
 #include <future>
 #include <memory>
-#include <optional>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
+#include "absl/time/clock.h"
 #include "server/base/error.h"
+#include "tests/server/queue/test_work.h"
 #include "tests/server/support/error_details.h"
 
 namespace oscarkv {
@@ -21,28 +23,9 @@ namespace {
 
 using ::testing::ElementsAre;
 using testing::ReasonOf;
+using testing::TestWork;
 using ::testing::UnorderedElementsAre;
-
-class TestWork : public Work {
- public:
-  explicit TestWork(std::function<void()> run) : run_(std::move(run)) {}
-  TestWork(std::string name, WorkFacts facts, std::function<void()> run = {})
-      : name_(std::move(name)), run_(std::move(run)) {
-    set_facts(std::move(facts));
-  }
-  const std::string& name() const { return name_; }
-  bool ran() const { return ran_; }
-
- private:
-  void Run() override {
-    if (run_) run_();
-    ran_ = true;
-  }
-
-  std::string name_;
-  std::function<void()> run_;
-  std::atomic<bool> ran_ = false;
-};
+using testing::WaitUntilRan;
 
 void NothingTogether(std::span<Work* const> /*works*/) { ADD_FAILURE(); }
 
@@ -50,105 +33,12 @@ TEST(WorkQueueTest, RunsAllWork) {
   std::atomic<int> done = 0;
   std::deque<TestWork> works;
   {
-    WorkQueue queue(3, 100, NothingTogether);
-    for (int i = 0; i < 1000; ++i) queue.Submit(&works.emplace_back([&] { ++done; }));
+    WorkQueue queue(3, 1000, NothingTogether);
+    for (int i = 0; i < 1000; ++i) {
+      EXPECT_TRUE(works.emplace_back([&] { ++done; }).SubmitTo(queue).ok());
+    }
   }
   EXPECT_EQ(done, 1000);
-}
-
-TEST(WorkQueueTest, AdmitsNoMoreThanItsLimit) {
-  WorkQueue queue(1, 2, NothingTogether);
-  absl::StatusOr<WorkQueue::Ticket> first = queue.Admit();
-  const absl::StatusOr<WorkQueue::Ticket> second = queue.Admit();
-  ASSERT_TRUE(first.ok() && second.ok());
-  const absl::Status refused = queue.Admit().status();
-  EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted);
-  EXPECT_EQ(ReasonOf(refused), "TOO_MANY_REQUESTS");
-  EXPECT_GT(DetailsOf(refused)->retry_after, absl::ZeroDuration());
-  *first = WorkQueue::Ticket();
-  EXPECT_TRUE(queue.Admit().ok());
-}
-
-TEST(WorkQueueTest, WorkThatHasEndedLeavesItsPlaceButIsWaitedFor) {
-  WorkQueue queue(1, 1, NothingTogether);
-  {
-    WorkQueue::Ticket first = queue.Admit().value();
-    first.EndWork();
-    EXPECT_TRUE(queue.Admit().ok());
-    EXPECT_FALSE(queue.WaitUntilIdle(absl::Now()));
-  }
-  EXPECT_TRUE(queue.WaitUntilIdle(absl::Now()));
-}
-
-TEST(WorkQueueTest, WorkThatResumesWaitsForAPlaceAndGoesBeforeNewRequests) {
-  std::promise<void> resumed;
-  std::atomic<bool> other_ended = false;
-  std::atomic<bool> in_order = false;
-  TestWork rest([&] {
-    in_order = other_ended.load();
-    resumed.set_value();
-  });
-  WorkQueue queue(1, 1, NothingTogether);
-  WorkQueue::Ticket reader = queue.Admit().value();
-  reader.EndWork();
-  WorkQueue::Ticket other = queue.Admit().value();
-  reader.Resume(&rest);
-  EXPECT_EQ(ReasonOf(queue.Admit().status()), "TOO_MANY_REQUESTS");
-  other_ended = true;
-  other.EndWork();
-  resumed.get_future().wait();
-  EXPECT_TRUE(in_order);
-  EXPECT_EQ(ReasonOf(queue.Admit().status()), "TOO_MANY_REQUESTS");  // the reader has the place
-  reader.EndWork();
-  EXPECT_TRUE(queue.Admit().ok());
-}
-
-TEST(WorkQueueTest, WorkThatResumesRunsAtOnceWhereThereIsAPlace) {
-  std::promise<void> resumed;
-  TestWork rest([&] { resumed.set_value(); });
-  WorkQueue queue(1, 1, NothingTogether);
-  WorkQueue::Ticket ticket = queue.Admit().value();
-  ticket.EndWork();
-  ticket.Resume(&rest);
-  resumed.get_future().wait();
-  EXPECT_FALSE(queue.Admit().ok());
-  ticket = WorkQueue::Ticket();
-  EXPECT_TRUE(queue.Admit().ok());
-}
-
-// Clients that do not read must not fill the memory with replies.
-TEST(WorkQueueTest, RepliesOnTheirWayAreBoundedToo) {
-  WorkQueue queue(1, 2, NothingTogether);
-  std::vector<WorkQueue::Ticket> unread;
-  absl::Status refused;
-  for (int i = 0; i < 100 && refused.ok(); ++i) {
-    absl::StatusOr<WorkQueue::Ticket> ticket = queue.Admit();
-    refused = ticket.status();
-    if (!ticket.ok()) continue;
-    ticket->EndWork();
-    unread.push_back(*std::move(ticket));
-  }
-  EXPECT_EQ(unread.size(), 8U);
-  EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted);
-  EXPECT_EQ(ReasonOf(refused), "TOO_MANY_REQUESTS");
-  unread.pop_back();
-  EXPECT_TRUE(queue.Admit().ok());
-}
-
-TEST(WorkQueueTest, WaitingForAPlaceIsWaiting) {
-  std::promise<void> resumed;
-  TestWork rest([&] { resumed.set_value(); });
-  WorkQueue queue(1, 1, NothingTogether);
-  WorkQueue::Ticket reader = queue.Admit().value();
-  reader.EndWork();
-  WorkQueue::Ticket other = queue.Admit().value();
-  reader.Resume(&rest);
-  EXPECT_EQ(queue.Stats().waiting, 1);
-  std::this_thread::sleep_for(std::chrono::milliseconds(2));
-  other.EndWork();
-  resumed.get_future().wait();
-  EXPECT_EQ(queue.Stats().waiting, 0);
-  EXPECT_GE(queue.Stats().of(WorkKind::kOther).queue_microseconds.sum, 2000);
 }
 
 TEST(WorkQueueTest, RefusesOnceDraining) {
@@ -168,7 +58,7 @@ TEST(WorkQueueTest, WaitsForWhatIsUnderWay) {
   });
   WorkQueue queue(1, 2, NothingTogether);
   *ticket = queue.Admit().value();
-  queue.Submit(&work);
+  ASSERT_TRUE(ticket->Submit(&work).ok());
   std::future<bool> idle = std::async(
       std::launch::async, [&] { return queue.WaitUntilIdle(absl::Now() + absl::Seconds(60)); });
   EXPECT_FALSE(queue.WaitUntilIdle(absl::Now() + absl::Milliseconds(5)));
@@ -182,8 +72,8 @@ TEST(WorkQueueTest, OneThatWaitsDoesNotKeepOthersWaiting) {
   TestWork waits([&] { release.get_future().wait(); });
   TestWork other([&] { other_done.set_value(); });
   WorkQueue queue(2, 4, NothingTogether);
-  queue.Submit(&waits);
-  queue.Submit(&other);
+  ASSERT_TRUE(waits.SubmitTo(queue).ok());
+  ASSERT_TRUE(other.SubmitTo(queue).ok());
   other_done.get_future().wait();
   release.set_value();
 }
@@ -225,7 +115,7 @@ class BatchingTest : public ::testing::Test {
       facts.layers.push_back({.session = session, .layer = session * 100 + asked.layer});
     }
     TestWork& work = works_.emplace_back(name, std::move(facts), std::move(asked.run));
-    queue_->Submit(&work);
+    EXPECT_TRUE(work.SubmitTo(*queue_).ok());
     return work;
   }
 
@@ -258,9 +148,6 @@ class BatchingTest : public ::testing::Test {
     return batches_.size();
   }
 
-  static void WaitUntilRan(const TestWork& work) {
-    while (!work.ran()) std::this_thread::yield();
-  }
   void WaitUntilAllRan() {
     for (const TestWork& work : works_) WaitUntilRan(work);
   }
@@ -287,7 +174,7 @@ class BatchingTest : public ::testing::Test {
   std::deque<std::string> tenants_;
   std::deque<TestWork> works_;
   std::unique_ptr<WorkQueue> queue_ = std::make_unique<WorkQueue>(
-      4, 1000, [this](std::span<Work* const> works) { RunTogether(works); },
+      4, 2000, [this](std::span<Work* const> works) { RunTogether(works); },
       BatchLimits{.cost = 100, .items = 10});
 };
 
