@@ -22,6 +22,8 @@ absl::Status RunInfo(const CommandContext& context, const std::string& address) 
       {"memory budget", FormatBytes(info.memory_budget_bytes())},
       {"resident", FormatBytes(info.resident_bytes())},
       {"logical", FormatBytes(info.logical_bytes())},
+      {"in blocks", FormatBytes(info.block_bytes())},
+      {"held for blocks", FormatBytes(info.held_bytes())},
       {"receives at most", FormatBytes(info.max_receive_message_bytes())},
       {"sends at most", FormatBytes(info.max_send_message_bytes())},
   };

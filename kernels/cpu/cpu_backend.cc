@@ -52,14 +52,20 @@ KernelStatus CopyBlocks(const cpu::BlockMemory& memory, std::span<const CopyItem
 
 }  // namespace
 
-CpuBackend::CpuBackend(int threads) : executor_(cpu::MakeExecutor(threads)) {}
+CpuBackend::CpuBackend(int threads)
+    : processor_(cpu::ProcessorName()),
+      memory_bytes_(cpu::MemoryLimit()),
+      executor_(cpu::MakeExecutor(threads)) {}
 
 BackendInfo CpuBackend::Info() const {
   BackendInfo info;
   info.name = "cpu";
-  info.device = cpu::ProcessorName() + ", " + cpu::InstructionSet();
+  info.device = processor_ + ", " + cpu::InstructionSet();
   info.threads = executor_->threads();
-  info.memory_bytes = cpu::MemoryLimit();
+  info.memory_bytes = memory_bytes_;
+  const cpu::SlabUse use = memory_.use();
+  info.block_bytes = use.in_use;
+  info.held_bytes = use.held;
   return info;
 }
 

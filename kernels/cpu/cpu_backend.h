@@ -3,7 +3,9 @@
 // Thread-safety: as Backend. The work itself is in attend.h, seal.h and token_io.h.
 #pragma once
 
+#include <cstdint>
 #include <memory>
+#include <string>
 
 #include "kernels/api/backend.h"
 #include "kernels/cpu/block_memory.h"
@@ -31,6 +33,8 @@ class CpuBackend : public Backend {
   KernelStatus WriteBlock(BlockId block, std::span<const std::byte> bytes) override;
 
  private:
+  const std::string processor_;
+  const std::int64_t memory_bytes_;
   cpu::BlockMemory memory_;
   std::unique_ptr<cpu::Executor> executor_;
 };

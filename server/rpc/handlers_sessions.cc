@@ -29,6 +29,8 @@ absl::Status Handlers::GetServerInfo(const v1::GetServerInfoRequest& /*request*/
   response.set_memory_budget_bytes(totals.budget_bytes);
   response.set_resident_bytes(totals.resident_bytes);
   response.set_logical_bytes(totals.logical_bytes);
+  response.set_held_bytes(totals.held_bytes);
+  response.set_block_bytes(totals.block_bytes);
   response.set_sessions(totals.sessions);
   response.mutable_head_dims()->Assign(kHeadDims.begin(), kHeadDims.end());
   return absl::OkStatus();

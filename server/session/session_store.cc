@@ -246,10 +246,13 @@ absl::Status SessionStore::Impl::Read(const std::shared_ptr<const SessionConfig>
 }
 
 StoreTotals SessionStore::Impl::Totals() const {
+  const BackendInfo backend = backend_->Info();
   return {.sessions = static_cast<std::int64_t>(sessions_.size()),
           .budget_bytes = budget_.total(),
           .resident_bytes = budget_.used(),
           .logical_bytes = logical_bytes_.load(std::memory_order_relaxed),
+          .block_bytes = backend.block_bytes,
+          .held_bytes = backend.held_bytes,
           .settle_failures = settler_.failures(),
           .pages_prepared = preparer_.pages(),
           .prepare_failures = preparer_.failures()};

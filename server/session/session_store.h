@@ -75,6 +75,9 @@ struct StoreTotals {
   // its first token.
   std::int64_t resident_bytes = 0;
   std::int64_t logical_bytes = 0;
+  // As the backend counts them: of blocks, and of the memory that it holds for them.
+  std::int64_t block_bytes = 0;
+  std::int64_t held_bytes = 0;
   std::int64_t settle_failures = 0;  // layers that could not be sealed when it was tried
   std::int64_t pages_prepared = 0;   // sealed ahead of the append that needs them
   std::int64_t prepare_failures = 0;

@@ -136,7 +136,9 @@ TEST_F(CliTest, FailuresAreOneAndSayWhy) {
 }
 
 TEST_F(CliTest, InfoShowsTheServer) {
-  EXPECT_THAT(Oscarkv({"info", "--address", address()}).out, HasSubstr("PROFILE_DENSE"));
+  const std::string shown = Oscarkv({"info", "--address", address()}).out;
+  EXPECT_THAT(shown, HasSubstr("PROFILE_DENSE"));
+  EXPECT_THAT(shown, HasSubstr("held for blocks:"));
   const Result result = Oscarkv({"info", "--json", "--address", address()});
   EXPECT_EQ(result.code, 0) << result.err;
   EXPECT_EQ(json::parse(result.out)["version"], OSCARKV_VERSION);

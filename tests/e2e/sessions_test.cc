@@ -68,6 +68,13 @@ TEST(SessionsTest, ASessionLives) {
   EXPECT_GT(full.resident_bytes(), 0);
   EXPECT_EQ(full.layer_states(1).query_sample_stride(), 16);
 
+  v1::GetServerInfoResponse info;
+  ASSERT_TRUE(Call(stub, &Stub::GetServerInfo, v1::GetServerInfoRequest(), info).ok());
+  EXPECT_EQ(info.sessions(), 1);
+  EXPECT_GT(info.block_bytes(), 0);
+  EXPECT_LE(info.block_bytes(), info.resident_bytes());
+  EXPECT_GE(info.held_bytes(), info.block_bytes());
+
   const v1::Session shorter = Truncate(stub, full, 77);
   EXPECT_NE(shorter.generation(), full.generation());
   EXPECT_EQ(shorter.committed_length(), 77);
@@ -76,10 +83,11 @@ TEST(SessionsTest, ASessionLives) {
   remove.set_session("a");
   v1::DeleteSessionResponse removed;
   EXPECT_TRUE(Call(stub, &Stub::DeleteSession, remove, removed).ok());
-  v1::GetServerInfoResponse info;
   ASSERT_TRUE(Call(stub, &Stub::GetServerInfo, v1::GetServerInfoRequest(), info).ok());
   EXPECT_EQ(info.sessions(), 0);
   EXPECT_EQ(info.resident_bytes(), 0);
+  EXPECT_EQ(info.block_bytes(), 0);
+  EXPECT_EQ(info.held_bytes(), 0);
 }
 
 // Whatever the clock says: a client of one boot must not be taken for one of another.

@@ -26,6 +26,20 @@ TEST_P(BackendContract, InfoIsFilledIn) {
   EXPECT_GT(info.memory_bytes, std::int64_t{1} << 26);
 }
 
+TEST_P(BackendContract, InfoCountsBlocks) {
+  const auto backend = Make(1);
+  EXPECT_EQ(backend->Info().block_bytes, 0);
+  std::vector<BlockId> blocks(100);
+  ASSERT_TRUE(backend->Allocate(6400, blocks).ok());
+  EXPECT_EQ(backend->Info().block_bytes, 640'000);
+  EXPECT_GE(backend->Info().held_bytes, 640'000);
+  backend->Free(std::span(blocks).first(50));
+  EXPECT_EQ(backend->Info().block_bytes, 320'000);
+  EXPECT_GE(backend->Info().held_bytes, 320'000);
+  backend->Free(std::span(blocks).last(50));
+  EXPECT_EQ(backend->Info().block_bytes, 0);
+}
+
 // The bytes of a block after `rows` were appended to it in chunks.
 std::vector<std::byte> AppendInChunks(Backend& backend, const LayerSpec& spec, const Rows& rows,
                                       DType dtype, int chunk) {
