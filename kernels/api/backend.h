@@ -32,7 +32,7 @@ struct BackendInfo {
   std::int64_t memory_bytes = 0;  // of the device (CPU: of the host, or its cgroup's limit)
   std::int64_t block_bytes = 0;   // of blocks that are allocated, now
   std::int64_t held_bytes = 0;    // of the device's memory that is taken for blocks, now: theirs,
-                                // what lies between them, and what is kept for others
+                                  // what lies between them, and what is kept for others
 };
 
 // A page as a session sees it: its first `tokens` tokens, from position `begin` on.
