@@ -96,19 +96,27 @@ bool Sees(const Tile& tile, const Run& run) {
   return seen(run.begin, run.end) || (run.sinks && seen(0, tile.layer->memory.sink_tokens));
 }
 
-void AddRuns(Layer& layer) {
+// Runs begin with what the item's first query sees, so that answers are the same to the bit whether
+// or not older tokens are still there.
+void AddRuns(const AttendItem& item, Layer& layer) {
   const LayerMemory& memory = layer.memory;
+  const std::int64_t seen_from = SeenFrom(item.layer, item.causal, item.query_begin).first;
+  const auto unseen = [&](const PageMemory& page) { return page.begin + page.tokens <= seen_from; };
+  const auto page = std::partition_point(memory.pages.begin(), memory.pages.end(), unseen);
   const int pages = static_cast<int>(memory.pages.size());
-  for (int first = 0; first < pages; first += kRunPages) {
+  for (int first = static_cast<int>(page - memory.pages.begin()); first < pages;
+       first += kRunPages) {
     const int last = std::min(first + kRunPages, pages);
     const PageMemory& end = memory.pages[last - 1];
     layer.runs.push_back(
         {true, false, first, last, memory.pages[first].begin, end.begin + end.tokens});
   }
   const int blocks = static_cast<int>(memory.window.size());
-  for (int first = 0; first == 0 || first < blocks; first += kRunWindowBlocks) {
+  const int block = static_cast<int>(
+      std::clamp<std::int64_t>((seen_from - memory.window_begin) / kWindowBlockTokens, 0, blocks));
+  for (int first = block; first == block || first < blocks; first += kRunWindowBlocks) {
     const int last = std::min(first + kRunWindowBlocks, blocks);
-    layer.runs.push_back({false, first == 0, first, last,
+    layer.runs.push_back({false, first == block, first, last,
                           memory.window_begin + std::int64_t{first} * kWindowBlockTokens,
                           memory.window_begin + std::int64_t{last} * kWindowBlockTokens});
   }
@@ -276,7 +284,7 @@ KernelStatus Attend(const BlockMemory& memory, Executor& executor,
     KernelStatus status = ResolveLayer(memory, items[i].layer, &layers[i].memory);
     if (status.ok()) status = CheckItem(items[i]);
     if (!status.ok()) return status;
-    AddRuns(layers[i]);
+    AddRuns(items[i], layers[i]);
   }
   Planner planner(executor);
   for (std::size_t i = 0; i < items.size(); ++i) planner.Add(items[i], layers[i]);

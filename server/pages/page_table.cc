@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cassert>
+#include <iterator>
 #include <utility>
 
 #include "server/base/reserve.h"
@@ -16,38 +17,38 @@ void PageTable::Chunk::Reserve(std::size_t count) {
 
 PageTable PageTable::Share() {
   PageTable other;
-  other.chunks_ = chunks_;
+  other.parts_ = parts_;
   other.runs_ = runs_;
   other.size_ = size_;
   other.tokens_ = tokens_;
   other.blind_pages_ = blind_pages_;
   other.bytes_ = bytes_;
-  other.shared_chunks_ = shared_chunks_ = chunks_.size();
+  for (Part& part : parts_) part.shared = true;
+  for (Part& part : other.parts_) part.shared = true;
   return other;
 }
 
-void PageTable::OwnFrom(std::size_t chunk) {
-  if (!IsShared(chunk)) return;
-  std::vector<std::shared_ptr<Chunk>> own;
-  own.reserve(chunks_.size() - chunk);
-  for (std::size_t i = chunk; i < chunks_.size(); ++i) {
-    own.push_back(std::make_shared<Chunk>(*chunks_[i]));
+void PageTable::OwnFrom(std::size_t part) {
+  std::vector<std::shared_ptr<Chunk>> copies(parts_.size());
+  for (std::size_t i = part; i < parts_.size(); ++i) {
+    if (parts_[i].shared) copies[i] = std::make_shared<Chunk>(*parts_[i].chunk);
   }
-  for (std::size_t i = chunk; i < chunks_.size(); ++i) {
-    chunks_[i] = std::move(own[i - chunk]);
-    runs_[i] = chunks_[i]->refs;
+  for (std::size_t i = part; i < parts_.size(); ++i) {
+    if (!parts_[i].shared) continue;
+    parts_[i] = {.chunk = std::move(copies[i])};
+    runs_[i] = parts_[i].chunk->refs;
   }
-  shared_chunks_ = chunk;
 }
 
 void PageTable::Reserve(std::size_t count) {
   spare_.clear();
   std::size_t room = 0;
-  if (!chunks_.empty() && chunks_.back()->refs.size() < kChunkPages) {
-    OwnFrom(chunks_.size() - 1);
-    room = std::min(count, kChunkPages - chunks_.back()->refs.size());
-    chunks_.back()->Reserve(room);
-    runs_.back() = chunks_.back()->refs;  // they may have moved
+  if (!parts_.empty() && runs_.back().size() < kChunkPages) {
+    OwnFrom(parts_.size() - 1);
+    Chunk& last = *parts_.back().chunk;
+    room = std::min(count, kChunkPages - last.refs.size());
+    last.Reserve(room);
+    runs_.back() = last.refs;  // they may have moved
   }
   // The one that is filled last may have room for a few pages only.
   for (std::size_t left = count - room; left > 0;) {
@@ -56,19 +57,19 @@ void PageTable::Reserve(std::size_t count) {
     spare_.back()->Reserve(some);
     left -= some;
   }
-  ReserveMore(spare_.size(), &chunks_);
+  ReserveMore(spare_.size(), &parts_);
   ReserveMore(spare_.size(), &runs_);
 }
 
 void PageTable::Push(BlockRef block, std::int64_t begin, bool blind) {
   assert(empty() || begin == end());
-  if (chunks_.empty() || chunks_.back()->refs.size() == kChunkPages) {
-    chunks_.push_back(std::move(spare_.back()));
+  if (parts_.empty() || runs_.back().size() == kChunkPages) {
+    parts_.push_back({.chunk = std::move(spare_.back())});
     spare_.pop_back();
     runs_.emplace_back();
   }
-  assert(!IsShared(chunks_.size() - 1));
-  Chunk& chunk = *chunks_.back();
+  assert(!parts_.back().shared);
+  Chunk& chunk = *parts_.back().chunk;
   chunk.refs.push_back({.block = block.id(), .begin = begin, .tokens = kPageTokens});
   chunk.blind.push_back(blind);
   chunk.blocks.push_back(std::move(block));
@@ -85,12 +86,12 @@ void PageTable::Count(const Chunk& chunk, std::size_t page, int sign) {
 
 void PageTable::Pop(std::size_t count) {
   for (; count > 0; --count) {
-    Chunk& chunk = *chunks_.back();
-    if (chunk.refs.size() == 1) {
+    if (runs_.back().size() == 1) {
       PopChunk();
       continue;
     }
-    assert(!IsShared(chunks_.size() - 1));
+    assert(!parts_.back().shared);
+    Chunk& chunk = *parts_.back().chunk;
     Count(chunk, chunk.refs.size() - 1, -1);
     chunk.refs.pop_back();
     chunk.blind.pop_back();
@@ -100,19 +101,16 @@ void PageTable::Pop(std::size_t count) {
 }
 
 void PageTable::PopChunk() {
-  for (std::size_t page = 0; page < chunks_.back()->refs.size(); ++page) {
-    Count(*chunks_.back(), page, -1);
-  }
-  chunks_.pop_back();
+  const Chunk& chunk = *parts_.back().chunk;
+  for (std::size_t page = 0; page < chunk.refs.size(); ++page) Count(chunk, page, -1);
+  parts_.pop_back();
   runs_.pop_back();
-  shared_chunks_ = std::min(shared_chunks_, chunks_.size());
 }
 
 void PageTable::PrepareTruncate(std::int64_t length) {
-  for (std::size_t i = 0; i < chunks_.size(); ++i) {
-    const PageRef& last = runs_[i].back();
-    if (length >= last.begin + last.tokens) continue;
-    // It and those after it lose pages; those go whole unless it keeps some.
+  for (std::size_t i = 0; i < parts_.size(); ++i) {
+    if (length >= EndOf(runs_[i].back())) continue;
+    // It and those after it lose pages; all of them, unless it keeps some.
     if (length > runs_[i].front().begin) OwnFrom(i);
     return;
   }
@@ -120,9 +118,9 @@ void PageTable::PrepareTruncate(std::int64_t length) {
 
 void PageTable::Truncate(std::int64_t length) {
   while (!empty() && runs_.back().front().begin >= length) PopChunk();
-  if (empty() || end() <= length) return;
-  assert(!IsShared(chunks_.size() - 1));
-  std::vector<PageRef>& refs = chunks_.back()->refs;
+  if (end() <= length) return;
+  assert(!parts_.back().shared);
+  std::vector<PageRef>& refs = parts_.back().chunk->refs;
   while (refs.back().begin >= length) Pop(1);
   const auto kept = static_cast<std::int32_t>(
       std::min<std::int64_t>(refs.back().tokens, length - refs.back().begin));
@@ -130,8 +128,24 @@ void PageTable::Truncate(std::int64_t length) {
   refs.back().tokens = kept;
 }
 
-std::int64_t PageTable::end() const {
-  return empty() ? 0 : runs_.back().back().begin + runs_.back().back().tokens;
+void PageTable::DropBefore(std::int64_t position) noexcept {
+  const auto unseen = [&](const PageRef& page) { return EndOf(page) <= position; };
+  std::ptrdiff_t whole = 0;  // chunks of which nothing is left
+  for (; whole < std::ssize(parts_) && unseen(runs_[whole].back()); ++whole) {
+    for (std::size_t page = 0; page < runs_[whole].size(); ++page) {
+      Count(*parts_[whole].chunk, page, -1);
+    }
+  }
+  parts_.erase(parts_.begin(), parts_.begin() + whole);
+  runs_.erase(runs_.begin(), runs_.begin() + whole);
+  if (parts_.empty() || parts_.front().shared) return;
+  Chunk& chunk = *parts_.front().chunk;
+  std::ptrdiff_t pages = 0;
+  for (; unseen(chunk.refs[pages]); ++pages) Count(chunk, pages, -1);
+  chunk.refs.erase(chunk.refs.begin(), chunk.refs.begin() + pages);
+  chunk.blocks.erase(chunk.blocks.begin(), chunk.blocks.begin() + pages);
+  chunk.blind.erase(chunk.blind.begin(), chunk.blind.begin() + pages);
+  runs_.front() = chunk.refs;
 }
 
 }  // namespace oscarkv

@@ -44,12 +44,17 @@ class PageTable {
   // REQUIRES: PrepareTruncate(length), where the table may have been shared since it was made.
   void Truncate(std::int64_t length);
 
+  // Drops the oldest pages, those that end at or before `position`; of a chunk that may be shared,
+  // all or none.
+  void DropBefore(std::int64_t position) noexcept;
+
   // As the backend sees them; valid until the next change.
   std::span<const std::span<const PageRef>> runs() const { return runs_; }
   std::size_t size() const { return size_; }
   bool empty() const { return size_ == 0; }
-  // Where the last page ends; 0 without pages.
-  std::int64_t end() const;
+  // Where the first page begins and the last ends; 0 without pages.
+  std::int64_t begin() const { return empty() ? 0 : runs_.front().front().begin; }
+  std::int64_t end() const { return empty() ? 0 : EndOf(runs_.back().back()); }
 
   std::int64_t tokens() const { return tokens_; }
   std::int64_t blind_pages() const { return blind_pages_; }
@@ -66,15 +71,19 @@ class PageTable {
   // A session of a few thousand tokens has one; a fork of 128K tokens takes 16 words.
   static constexpr std::size_t kChunkPages = 64;
 
-  bool IsShared(std::size_t chunk) const { return chunk < shared_chunks_; }
-  // Puts a copy in the place of a chunk that is shared, and of those after it.
-  void OwnFrom(std::size_t chunk);
+  struct Part {
+    std::shared_ptr<Chunk> chunk;
+    bool shared = false;  // it may be in other tables too: read only
+  };
+
+  static std::int64_t EndOf(const PageRef& page) { return page.begin + page.tokens; }
+  // Puts copies in the place of chunks that are shared, from that one on.
+  void OwnFrom(std::size_t part);
   void Count(const Chunk& chunk, std::size_t page, int sign);
   void PopChunk();
 
-  std::vector<std::shared_ptr<Chunk>> chunks_;
-  std::vector<std::span<const PageRef>> runs_;  // as chunks_
-  std::size_t shared_chunks_ = 0;               // so many of the first may be others' too
+  std::vector<Part> parts_;
+  std::vector<std::span<const PageRef>> runs_;  // as parts_
   std::vector<std::shared_ptr<Chunk>> spare_;   // empty, with room; taken from the back
   std::size_t size_ = 0;
   std::int64_t tokens_ = 0;  // these are sums over all pages

@@ -36,13 +36,8 @@ BlockRef Window::Replace(std::size_t i, BlockRef block) {
 
 void Window::PopFront(std::size_t count, std::vector<BlockRef>* taken) {
   assert(count <= size());
-  for (std::size_t i = 0; i < count; ++i) {
-    bytes_ -= blocks_[i].bytes();
-    taken->push_back(std::move(blocks_[i]));
-  }
-  blocks_.erase(blocks_.begin(), blocks_.begin() + static_cast<std::ptrdiff_t>(count));
-  ids_.erase(ids_.begin(), ids_.begin() + static_cast<std::ptrdiff_t>(count));
-  begin_ += static_cast<std::int64_t>(count) * kWindowBlockTokens;
+  for (std::size_t i = 0; i < count; ++i) taken->push_back(blocks_[i]);
+  DropFront(count);
 }
 
 void Window::PushFront(std::vector<BlockRef>* taken) {
@@ -55,6 +50,14 @@ void Window::PushFront(std::vector<BlockRef>* taken) {
   blocks_.insert(blocks_.begin(), std::make_move_iterator(taken->begin()),
                  std::make_move_iterator(taken->end()));
   taken->clear();
+}
+
+void Window::DropFront(std::size_t count) noexcept {
+  assert(count <= size());
+  for (std::size_t i = 0; i < count; ++i) bytes_ -= blocks_[i].bytes();
+  blocks_.erase(blocks_.begin(), blocks_.begin() + static_cast<std::ptrdiff_t>(count));
+  ids_.erase(ids_.begin(), ids_.begin() + static_cast<std::ptrdiff_t>(count));
+  begin_ += static_cast<std::int64_t>(count) * kWindowBlockTokens;
 }
 
 void Window::Truncate(std::int64_t length) {

@@ -47,6 +47,8 @@ class Window {
   // Puts back what PopFront took; cannot fail if the window has been no smaller before.
   void PushFront(std::vector<BlockRef>* taken);
 
+  // Drops the oldest `count` blocks. REQUIRES: count <= size().
+  void DropFront(std::size_t count) noexcept;
   // Drops blocks without a token at a position < length. REQUIRES: length >= begin().
   void Truncate(std::int64_t length);
   // Drops all blocks; the window starts anew at `begin`.

@@ -219,6 +219,7 @@ absl::Status CheckNames(const v1::CreateSessionRequest& request) {
   s.Update(CheckBytes("model_revision", request.model_revision(), limits::kModelBytes));
   s.Update(CheckBytes("rope_digest", request.rope_digest(), limits::kModelBytes));
   s.Update(CheckRange("position_base", request.position_base(), 0, kPositionLimit));
+  s.Update(CheckRange("rollback_tokens", request.rollback_tokens(), 0, kPositionLimit));
   return s;
 }
 
@@ -257,6 +258,7 @@ absl::StatusOr<SessionConfig> DecodeCreateSession(const v1::CreateSessionRequest
   config.model_revision = request.model_revision();
   config.rope_digest = request.rope_digest();
   config.position_base = request.position_base();
+  if (request.has_rollback_tokens()) config.rollback_tokens = request.rollback_tokens();
   return config;
 }
 

@@ -47,6 +47,7 @@ void EncodeLayerState(const LayerStats& stats, const LayerSpec& spec, v1::LayerS
   state.set_window_bytes(window_bytes);
   state.set_bits_per_value(stats.bits_per_value);
   state.set_query_sample_stride(spec.query_sample_stride());
+  state.set_kept_from(stats.kept_from);
 }
 
 // The status of element `index` of a repeated field.
@@ -73,6 +74,8 @@ void EncodeSession(const SessionInfo& info, SessionParts parts, v1::Session& ses
   session.set_committed_length(info.committed_length);
   session.set_logical_bytes(info.logical_bytes);
   session.set_resident_bytes(info.resident_bytes);
+  session.set_min_truncate_length(info.min_truncate_length);
+  session.set_rollback_tokens(config.rollback_tokens);
   if (parts == SessionParts::kWithoutLayers) return;
   for (std::size_t i = 0; i < config.layers.size(); ++i) {
     EncodeLayer(config.layers[i], config.value_folded[i], *session.add_layers());

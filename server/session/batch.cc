@@ -96,7 +96,7 @@ absl::Status Batch::Check(Work* work) const {
       QueriesOf(item, attend, session.config()->position_base, length);
   if (!queries.ok()) return queries.status();
   work->queries = *queries;
-  return absl::OkStatus();
+  return attend ? CheckSeen(layer, *queries, session.config()->position_base) : absl::OkStatus();
 }
 
 absl::Status Batch::Prepare(Work* work) const {

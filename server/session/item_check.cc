@@ -59,6 +59,24 @@ absl::Status GenerationMismatch(std::uint64_t asked, std::uint64_t generation,
                   generation, length);
 }
 
+absl::Status TokensFreed(std::string_view field, std::int64_t value, std::int64_t least) {
+  return MakeError(absl::StatusCode::kFailedPrecondition,
+                   absl::StrCat("tokens that no query could see have been freed: ", ToAbsl(field),
+                                " is ", value, "; expected ", least, " or more"),
+                   {.reason = "TOKENS_FREED",
+                    .metadata = {{"field", std::string(field)},
+                                 {"value", absl::StrCat(value)},
+                                 {"expected", absl::StrCat(least, " or more")}}});
+}
+
+absl::Status CheckKept(std::int64_t length, std::int64_t most, const SessionInfo& info) {
+  if (length < 0 || length > most) {
+    return InvalidField("length", absl::StrCat(length), absl::StrCat("0 to ", most));
+  }
+  if (length == 0 || length >= info.min_truncate_length) return absl::OkStatus();
+  return TokensFreed("length", length, info.min_truncate_length);
+}
+
 absl::Status CheckTensors(const LayerSpec& spec, const BatchItem& item) {
   absl::Status status;
   if (item.num_tokens > 0) {
@@ -146,6 +164,13 @@ absl::StatusOr<QueryRows> QueriesOf(const BatchItem& item, bool attend, std::int
                                               position_base + length, ")"));
   }
   return rows;
+}
+
+absl::Status CheckSeen(const LayerState& layer, const QueryRows& queries,
+                       std::int64_t position_base) {
+  const std::int64_t least = layer.kept_from() + layer.spec().sliding_window - 1;
+  if (layer.kept_from() == 0 || queries.begin >= least) return absl::OkStatus();
+  return TokensFreed("query_start", position_base + queries.begin, position_base + least);
 }
 
 }  // namespace oscarkv

@@ -18,6 +18,12 @@ absl::Status LayerNotFound(std::string_view id, int layer);
 // FAILED_PRECONDITION with the session's generation and the layer's length.
 absl::Status GenerationMismatch(std::uint64_t asked, std::uint64_t generation, std::int64_t length);
 
+// FAILED_PRECONDITION: `field` is `value`, for which tokens would be needed that have been freed;
+// at least `least` would do.
+absl::Status TokensFreed(std::string_view field, std::int64_t value, std::int64_t least);
+// Whether a session can be cut to `length` exactly. INVALID_ARGUMENT beyond `most`, TokensFreed.
+absl::Status CheckKept(std::int64_t length, std::int64_t most, const SessionInfo& info);
+
 // Heads, dims and dtypes of the item's tensors against the layer: INVALID_ARGUMENT.
 absl::Status CheckTensors(const LayerSpec& spec, const BatchItem& item);
 // The item's counts, then CheckTensors.
@@ -37,5 +43,8 @@ absl::StatusOr<AppendKind> CheckLength(const LayerState& layer, const BatchItem&
 // `length`: of the layer after the item. INVALID_ARGUMENT for positions out of range.
 absl::StatusOr<QueryRows> QueriesOf(const BatchItem& item, bool attend, std::int64_t position_base,
                                     std::int64_t length);
+// Whether all that the queries see is there: TokensFreed.
+absl::Status CheckSeen(const LayerState& layer, const QueryRows& queries,
+                       std::int64_t position_base);
 
 }  // namespace oscarkv

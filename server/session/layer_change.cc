@@ -189,6 +189,7 @@ void LayerChange::Commit() noexcept {
     layer_->sample_.DropFrom(0);
   }
   layer_->TrimHostMemory();
+  layer_->FreeUnseen();
 }
 
 void LayerChange::Undo() noexcept {

@@ -8,8 +8,10 @@
 
 namespace oscarkv {
 
-LayerState::LayerState(const LayerSpec* spec, std::int64_t position_base, MemoryBudget* budget)
+LayerState::LayerState(const LayerSpec* spec, std::int64_t position_base, MemoryBudget* budget,
+                       std::int64_t rollback_tokens)
     : spec_(spec),
+      rollback_tokens_(rollback_tokens),
       window_(spec->codec.sinks),
       sample_(spec, position_base),
       host_memory_(budget, MemoryKind::kWindow) {}
@@ -25,12 +27,15 @@ LayerView LayerState::View() const {
 }
 
 LayerStats LayerState::Stats() const {
+  const std::int64_t freed = std::max<std::int64_t>(0, kept_from() - spec_->codec.sinks);
   LayerStats stats{.layer = spec_->layer,
                    .length = length_,
+                   .kept_from = kept_from(),
+                   .min_truncate_length = min_truncate_length(),
                    .sealed_tokens = pages_.tokens(),
                    .due_pages = std::max<std::int64_t>(0, DuePages() - PreparedPages()),
                    .pages_sealed_without_queries = pages_.blind_pages(),
-                   .logical_bytes = length_ * spec_->logical_bytes_per_token(),
+                   .logical_bytes = (length_ - freed) * spec_->logical_bytes_per_token(),
                    .page_bytes = pages_.bytes(),
                    .window_bytes = sinks_.bytes() + window_.bytes() + host_memory_.bytes(),
                    .prepared_bytes = preparation_ ? preparation_->bytes() : 0};
@@ -40,6 +45,27 @@ LayerStats LayerState::Stats() const {
     stats.bits_per_value = static_cast<double>(pages_.bytes()) * 8 / values;
   }
   return stats;
+}
+
+std::int64_t LayerState::kept_from() const {
+  const std::int64_t first = pages_.empty() ? window_.begin() : pages_.begin();
+  return first > spec_->codec.sinks ? first : 0;
+}
+
+std::int64_t LayerState::min_truncate_length() const {
+  if (kept_from() == 0) return 0;
+  return std::min(length_, kept_from() + spec_->sliding_window - 1);
+}
+
+void LayerState::FreeUnseen() noexcept {
+  if (spec_->sliding_window == 0) return;
+  std::int64_t first_query = length_ - rollback_tokens_;
+  if (last_append_) first_query = std::min(first_query, last_append_->start);
+  const std::int64_t seen = first_query - spec_->sliding_window + 1;
+  pages_.DropBefore(seen);
+  // Pages are to be made of the window, unless there never are any.
+  if (spec_->seals() || seen <= window_.begin()) return;
+  window_.DropFront(static_cast<std::size_t>((seen - window_.begin()) / kWindowBlockTokens));
 }
 
 std::int64_t LayerState::SealablePages() const {

@@ -4,11 +4,12 @@
 //
 // Invariants (see server/session/INVARIANTS.md for why):
 //   1. Positions [0, min(length, sinks)) are in the sinks block, [sinks, window.begin) in pages,
-//      [window.begin, length) in the window. Without a token past the sinks, window.begin is
-//      `sinks` and there are neither pages nor window blocks.
+//      [window.begin, length) in the window, those apart that have been freed (kept_from()).
+//      Without a token past the sinks, window.begin is `sinks` and there are neither pages nor
+//      window blocks.
 //   2. last_append, where known, ends at length.
 //   3. The sample holds positions in [window.begin, length) only: those that pages to come need.
-//   4. The page that found `directions` is there, if they are not empty.
+//   4. The page that found `directions` is there, or was freed, if they are not empty.
 //   5. host_memory is the size of the sample and of the session's own directions.
 //   6. What a preparation is made of stays as it is for as long as the layer has the preparation:
 //      whoever takes blocks from the window, or changes the directions, takes it first; whoever
@@ -52,8 +53,9 @@ static_assert(kSealSlack <= kPageTokens);
 
 class LayerState {
  public:
-  // REQUIRES: spec and budget outlive the layer.
-  LayerState(const LayerSpec* spec, std::int64_t position_base, MemoryBudget* budget);
+  // `rollback_tokens`: as SessionConfig's. REQUIRES: spec and budget outlive the layer.
+  LayerState(const LayerSpec* spec, std::int64_t position_base, MemoryBudget* budget,
+             std::int64_t rollback_tokens = kDefaultRollbackTokens);
   ~LayerState() { TakePreparation(); }
   LayerState(const LayerState&) = delete;
   LayerState& operator=(const LayerState&) = delete;
@@ -65,6 +67,13 @@ class LayerState {
   // Valid until the next change.
   LayerView View() const;
   LayerStats Stats() const;
+
+  // Tokens from here on are there, and the sinks; 0: all are. Others have been freed, for no query
+  // can see them: of a layer with a sliding window, those that a query at a position of
+  // `rollback_tokens` before the end, or at the begin of the last append, would not see.
+  std::int64_t kept_from() const;
+  // Truncating to less, but not to 0, would miss tokens that have been freed.
+  std::int64_t min_truncate_length() const;
 
   // How many pages could be sealed so that each is followed by a whole window.
   std::int64_t SealablePages() const;
@@ -89,7 +98,7 @@ class LayerState {
   void PrepareTruncate(std::int64_t length) { pages_.PrepareTruncate(length); }
   // Drops all tokens at positions >= length, exactly: what remains is as it was. Forgets the last
   // append, and what was prepared. Truncating to 0 frees everything. Waits for a piece under way.
-  // REQUIRES: PrepareTruncate(length).
+  // REQUIRES: PrepareTruncate(length); length is 0 or at least min_truncate_length().
   void Truncate(std::int64_t length);
 
   // Makes of `fork`, which is empty, what this layer would be after Truncate(length). Pages and
@@ -104,12 +113,14 @@ class LayerState {
   std::int64_t PagesBefore(std::int64_t position) const;
   std::int64_t PreparedPages() const;
   bool WantsSample() const;
+  void FreeUnseen() noexcept;
   // Residual directions to seal and to attend with; null: none (yet).
   const float* Directions() const;
   // Releases what host_memory_ holds beyond the sample and the directions.
   void TrimHostMemory();
 
   const LayerSpec* const spec_;
+  const std::int64_t rollback_tokens_;
   BlockRef sinks_;
   PageTable pages_;
   Window window_;

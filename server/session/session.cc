@@ -40,7 +40,7 @@ Session::Session(SessionConfig config, std::uint64_t generation, MemoryBudget* b
       own_memory_(budget, MemoryKind::kSession),
       generation_(generation) {
   for (const LayerSpec& spec : config_->layers) {
-    layers_.push_back(std::make_unique<Layer>(&spec, config_->position_base, budget));
+    layers_.push_back(std::make_unique<Layer>(&spec, *config_, budget));
     published_.push_back({.layer = spec.layer});
   }
 }
@@ -76,6 +76,7 @@ SessionInfo Session::Info() const {
   }
   for (const LayerStats& layer : info.layers) {
     info.logical_bytes += layer.logical_bytes;
+    info.min_truncate_length = std::max(info.min_truncate_length, layer.min_truncate_length);
     info.resident_bytes += layer.page_bytes + layer.window_bytes + layer.prepared_bytes;
   }
   const auto least = std::min_element(

@@ -42,8 +42,8 @@ struct TruncateRecord {
 class Session {
  public:
   struct Layer {
-    Layer(const LayerSpec* spec, std::int64_t position_base, MemoryBudget* budget)
-        : state(spec, position_base, budget) {}
+    Layer(const LayerSpec* spec, const SessionConfig& config, MemoryBudget* budget)
+        : state(spec, config.position_base, budget, config.rollback_tokens) {}
     Mutex mutex;
     LayerState state ABSL_GUARDED_BY(mutex);
   };

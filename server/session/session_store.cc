@@ -129,9 +129,8 @@ absl::StatusOr<SessionInfo> SessionStore::Impl::Truncate(std::string_view id,
   }
   std::int64_t longest = 0;
   for (const LayerStats& layer : info.layers) longest = std::max(longest, layer.length);
-  if (asked.length < 0 || asked.length > longest) {
-    return InvalidField("length", absl::StrCat(asked.length), absl::StrCat("0 to ", longest));
-  }
+  absl::Status status = CheckKept(asked.length, longest, info);
+  if (!status.ok()) return status;
   session.Truncate(asked, NewGeneration());
   session.NoteChange();
   return session.Info();
@@ -190,11 +189,9 @@ absl::StatusOr<std::shared_ptr<Session>> SessionStore::Impl::MakeFork(ForkItem* 
     return GenerationMismatch(item->generation, info.generation, info.committed_length);
   }
   const std::int64_t length = item->length.value_or(info.committed_length);
-  if (length < 0 || length > info.committed_length) {
-    return InvalidField("length", absl::StrCat(length),
-                        absl::StrCat("0 to ", info.committed_length));
-  }
-  absl::Status status = source.Fork(length, fork.get());
+  absl::Status status = CheckKept(length, info.committed_length, info);
+  if (!status.ok()) return status;
+  status = source.Fork(length, fork.get());
   if (!status.ok()) return status;
   fork->NoteChange();
   return fork;
@@ -240,6 +237,11 @@ absl::Status SessionStore::Impl::Read(const std::shared_ptr<const SessionConfig>
                         absl::StrCat("0 to ", length - request.begin));
   }
   if (request.tokens == 0) return absl::OkStatus();
+  const std::int64_t kept_from = lease.state().kept_from();
+  if (request.begin < kept_from &&
+      request.begin + request.tokens > lease.state().spec().codec.sinks) {
+    return TokensFreed("begin", request.begin, kept_from);
+  }
   ReadItem item = request;
   item.layer = lease.state().View();
   return FromKernelStatus(backend_->ReadTokens(std::span(&item, 1)));

@@ -24,6 +24,9 @@ namespace oscarkv {
 // Positions and lengths that clients name are at most this: no sum of a few of them overflows.
 inline constexpr std::int64_t kPositionLimit = std::int64_t{1} << 48;
 
+// See SessionConfig::rollback_tokens.
+inline constexpr std::int64_t kDefaultRollbackTokens = 256;
+
 // Fixed at create.
 struct SessionConfig {
   std::string id;
@@ -36,6 +39,9 @@ struct SessionConfig {
   std::string rope_digest;
   DType storage = DType::kBF16;
   std::int64_t position_base = 0;
+  // How many tokens a truncate may drop whatever is appended: layers with a sliding window keep
+  // what is seen from there.
+  std::int64_t rollback_tokens = kDefaultRollbackTokens;
   std::vector<LayerSpec> layers;   // validated, defaults filled in, in the order of their ids
   std::vector<bool> value_folded;  // [layers]: the worker rotated the values; only told back
 
@@ -46,10 +52,12 @@ struct SessionConfig {
 struct LayerStats {
   int layer = 0;
   std::int64_t length = 0;
+  std::int64_t kept_from = 0;            // as LayerState's
+  std::int64_t min_truncate_length = 0;  // as LayerState's
   std::int64_t sealed_tokens = 0;
   std::int64_t due_pages = 0;  // that the next append seals; without those that are sealed ahead
   std::int64_t pages_sealed_without_queries = 0;
-  std::int64_t logical_bytes = 0;
+  std::int64_t logical_bytes = 0;  // of the tokens that are there
   std::int64_t page_bytes = 0;
   std::int64_t window_bytes = 0;    // sinks, window, query samples, residual directions
   std::int64_t prepared_bytes = 0;  // pages that are sealed ahead, copies of queries for that
@@ -64,6 +72,7 @@ struct SessionInfo {
   absl::Time create_time;
   std::vector<LayerStats> layers;  // in the order of config->layers
   std::int64_t committed_length = 0;
+  std::int64_t min_truncate_length = 0;  // the largest of all layers
   std::int64_t logical_bytes = 0;
   std::int64_t resident_bytes = 0;  // of the layers: page, window and prepared bytes
 };
@@ -184,9 +193,10 @@ class SessionStore {
                                 std::optional<std::string_view> tenant) const;
   // generation 0: any.
   absl::Status Delete(std::string_view id, std::uint64_t generation);
-  // Drops tokens at positions >= length and begins a new generation. A repeat of the session's last
-  // truncate (the same request_id, not empty, with the generation and length of then) changes
-  // nothing and returns the session as it is.
+  // Drops tokens at positions >= length and begins a new generation. FAILED_PRECONDITION for
+  // lengths below min_truncate_length, but for 0. A repeat of the session's last truncate (the same
+  // request_id, not empty, with the generation and length of then) changes nothing and returns the
+  // session as it is.
   absl::StatusOr<SessionInfo> Truncate(std::string_view id, std::string_view request_id,
                                        std::uint64_t generation, std::int64_t length);
 
@@ -194,9 +204,9 @@ class SessionStore {
   // differs later: pages and blocks are shared. All sources are taken as they are before the first
   // fork is put in its place, so that sessions may trade places. A repeat (a session of that id,
   // made by the same request_id, source, generation and length) changes nothing. Statuses:
-  // NOT_FOUND, GENERATION_MISMATCH, ALREADY_EXISTS, RESOURCE_EXHAUSTED, INVALID_ARGUMENT for a
-  // length, or for an id that an item before it makes. If it throws bad_alloc, some items may have
-  // been applied.
+  // NOT_FOUND, GENERATION_MISMATCH, ALREADY_EXISTS, RESOURCE_EXHAUSTED, as Truncate's for a
+  // length, INVALID_ARGUMENT for an id that an item before it makes. If it throws bad_alloc, some
+  // items may have been applied.
   void Fork(std::span<ForkItem> items);
 
   // Shapes of the layers, for whoever sizes outputs; NOT_FOUND for the session. Never changes
@@ -213,7 +223,8 @@ class SessionStore {
   // Decodes tokens [begin, begin + tokens) of a layer to the storage dtype.
   // keys: [tokens][kv_heads][key_dim], values: [tokens][kv_heads][value_dim], sized by `config`.
   // NOT_FOUND if there is no session config->id; GENERATION_MISMATCH if it is not the one that
-  // `config` is of, or has another generation. REQUIRES: config is not null.
+  // `config` is of, or has another generation; FAILED_PRECONDITION for tokens that have been freed.
+  // REQUIRES: config is not null.
   absl::Status Read(const std::shared_ptr<const SessionConfig>& config, std::uint64_t generation,
                     int layer, std::int64_t begin, std::int64_t tokens, std::uint16_t* keys,
                     std::uint16_t* values) const;

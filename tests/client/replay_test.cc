@@ -211,9 +211,12 @@ TEST_F(ReplayTest, RecordingsOfRealModelsKeepTheirAttention) {
       EXPECT_GT(report->append_bytes_per_second, 0);
       std::int64_t resident = 0;
       double squares = 0;
-      for (const LayerReport& layer : report->layers) {
+      for (std::size_t i = 0; i < report->layers.size(); ++i) {
+        const LayerReport& layer = report->layers[i];
+        // A sliding window of 512 has freed the first pages by then.
+        const bool slides = recording->layers()[i].sliding_window > 0;
         EXPECT_EQ(layer.tokens, 1000);
-        EXPECT_GE(layer.sealed_tokens, 6 * 128);
+        EXPECT_GE(layer.sealed_tokens, (slides ? 4 : 6) * 128);
         EXPECT_EQ(layer.sealed_tokens % 128, 0);
         EXPECT_NEAR(layer.bits_per_value, 8.0 * layer.page_bytes / layer.sealed_values, 1e-9);
         EXPECT_LT(layer.resident_bytes, layer.logical_bytes);

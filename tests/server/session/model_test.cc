@@ -23,6 +23,7 @@ namespace oscarkv {
 namespace {
 
 constexpr int kLayers = 2;
+constexpr std::int64_t kRollback = 16;  // so few that tokens are freed all the time
 
 struct ModelLayer {
   PlainTokens tokens;
@@ -41,6 +42,7 @@ SessionConfig ModelConfig(const std::string& id) {
   config.layers[1].codec.window = 5;
   config.layers[1].codec.sinks = 0;
   config.layers[1].sliding_window = 40;
+  config.rollback_tokens = kRollback;
   config.layers[1].softcap = 20;
   config.layers[1].sink_logits = {0.5F, -1, 2, 0};
   return config;
@@ -104,9 +106,9 @@ class ModelTest : public ::testing::TestWithParam<int> {
       committed = Committed(from->second);
       if (OneIn(2)) items[0].length = Draw(0, static_cast<int>(committed) + (OneIn(8) ? 1 : 0));
     }
+    const std::int64_t least = from == model_.end() ? 0 : store_.Get(source)->min_truncate_length;
     store_.Fork(items);
-    absl::StatusCode expected = absl::StatusCode::kOk;
-    if (items[0].length.value_or(0) > committed) expected = absl::StatusCode::kInvalidArgument;
+    absl::StatusCode expected = CodeOfCut(items[0].length.value_or(committed), committed, least);
     if (from == model_.end()) expected = absl::StatusCode::kNotFound;
     if (model_.count(id) > 0 && !items[0].replace) expected = absl::StatusCode::kAlreadyExists;
     ASSERT_EQ(items[0].status.code(), expected) << items[0].status;
@@ -148,12 +150,19 @@ class ModelTest : public ::testing::TestWithParam<int> {
     }
     const std::int64_t length = OneIn(2) ? longest - std::min<std::int64_t>(longest, Draw(0, 3))
                                          : Draw(0, static_cast<int>(longest) + 1);
+    const std::int64_t least = store_.Get(id)->min_truncate_length;
     const absl::StatusOr<SessionInfo> info = store_.Truncate(id, "", session.generation, length);
-    ASSERT_EQ(info.ok(), length <= longest);
+    ASSERT_EQ(info.status().code(), CodeOfCut(length, longest, least)) << info.status();
     if (!info.ok()) return;
     EXPECT_GT(info->generation, last_generation_);
     last_generation_ = session.generation = info->generation;
     CutTo(length, &session);
+  }
+
+  static absl::StatusCode CodeOfCut(std::int64_t length, std::int64_t most, std::int64_t least) {
+    if (length > most) return absl::StatusCode::kInvalidArgument;
+    const bool exact = length == 0 || length >= least;
+    return exact ? absl::StatusCode::kOk : absl::StatusCode::kFailedPrecondition;
   }
 
   static void Resize(PlainTokens* tokens) {
@@ -236,8 +245,9 @@ class ModelTest : public ::testing::TestWithParam<int> {
         committed = std::min(committed, info.layers[i].length);
         EXPECT_EQ(info.layers[i].length, session.layers[i].tokens.length);
         const Tokens tokens = *ReadAll(store_, id, i);
-        EXPECT_EQ(tokens.keys, session.layers[i].tokens.keys);
-        EXPECT_EQ(tokens.values, session.layers[i].tokens.values);
+        const PlainTokens kept = Kept(session.layers[i], info.layers[i], specs_.layers[i]);
+        EXPECT_EQ(tokens.keys, kept.keys);
+        EXPECT_EQ(tokens.values, kept.values);
       }
       EXPECT_EQ(info.committed_length, committed);
       resident += info.resident_bytes;
@@ -255,6 +265,21 @@ class ModelTest : public ::testing::TestWithParam<int> {
       EXPECT_EQ(backend_.blocks(), 0);
       shared_ = false;
     }
+  }
+
+  // The model's tokens without those that the store has freed, which it must be able to spare.
+  static PlainTokens Kept(const ModelLayer& layer, const LayerStats& stats, const LayerSpec& spec) {
+    PlainTokens kept = layer.tokens;
+    if (stats.kept_from == 0) return kept;
+    const std::int64_t first_query = layer.last ? layer.last->first : stats.length;
+    EXPECT_GT(spec.sliding_window, 0);
+    EXPECT_LE(stats.kept_from, first_query - spec.sliding_window + 1);
+    const std::ptrdiff_t row = 2 * 64;
+    for (std::vector<std::uint16_t>* values : {&kept.keys, &kept.values}) {
+      std::fill(values->begin() + spec.codec.sinks * row, values->begin() + stats.kept_from * row,
+                0);
+    }
+    return kept;
   }
 
   std::int64_t own_bytes_ = 0;

@@ -386,6 +386,7 @@ TEST_F(SessionStoreTest, KeepsNoQueriesThatNoPageNeeds) {
   config.layers[1].given_directions.assign(2 * 64, 0.125F);
   config.layers[2].sliding_window = 32;
   config.layers[3].codec.key_bits = 16;
+  config.rollback_tokens = kPositionLimit;  // frees none
   Create(std::move(config));
   const std::int64_t block = 2LL * 2 * 128;
   for (int layer = 0; layer < 4; ++layer) {

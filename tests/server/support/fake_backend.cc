@@ -26,6 +26,9 @@ std::int64_t ValueOffset(const LayerSpec& spec, const TokenBlockLayout& layout, 
   return head * layout.head_bytes + layout.value_offset + slot * spec.value_dim * 2;
 }
 
+// In the place of tokens that have been freed: what sees one gives NaN.
+constexpr std::uint16_t kFreed = 0x7fc0;
+
 }  // namespace
 
 std::vector<PageRef> AllPages(std::span<const std::span<const PageRef>> runs) {
@@ -112,8 +115,12 @@ std::vector<std::uint16_t> FakeBackend::TokenRow(const LayerSpec& spec, BlockId 
 void FakeBackend::CheckView(const LayerView& view) {
   const std::int64_t sinks = view.spec->codec.sinks;
   EXPECT_EQ(view.sinks == kNoBlock, sinks == 0 || view.length == 0);
+  const std::vector<PageRef> pages = AllPages(view.page_runs);
   std::int64_t next = std::min(sinks, view.length);
-  for (const PageRef& page : AllPages(view.page_runs)) {
+  if (view.spec->sliding_window > 0) {  // what is before may have been freed
+    next = std::max(next, pages.empty() ? view.window_begin : pages.front().begin);
+  }
+  for (const PageRef& page : pages) {
     EXPECT_EQ(page.begin, next);
     EXPECT_GT(page.tokens, 0);
     EXPECT_LE(page.tokens, kPageTokens);
@@ -141,6 +148,8 @@ PlainTokens FakeBackend::Gather(const LayerView& view, std::int64_t begin, std::
       const std::int64_t offset = t - view.window_begin;
       row = TokenRow(spec, view.window[offset / kWindowBlockTokens], kWindowBlockTokens,
                      offset % kWindowBlockTokens);
+    } else if (pages.empty() || t < pages.front().begin) {
+      row.assign(RowValues(spec), kFreed);
     } else {
       while (t >= pages[page].begin + pages[page].tokens) ++page;
       const std::shared_ptr<Block> block = Find(pages[page].block);

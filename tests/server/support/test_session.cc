@@ -54,6 +54,7 @@ SessionConfig SessionOfAllKinds(std::string id) {
   config.layers[3].codec.key_bits = 16;
   config.layers[3].codec.value_bits = 4;
   config.layers[4].sliding_window = 30;
+  config.rollback_tokens = kPositionLimit;
   return config;
 }
 
@@ -197,8 +198,14 @@ absl::StatusOr<Tokens> ReadAll(const SessionStore& store, const std::string& ses
   Tokens tokens;
   tokens.keys.resize(static_cast<std::size_t>(length) * spec.kv_heads * spec.key_dim);
   tokens.values.resize(static_cast<std::size_t>(length) * spec.kv_heads * spec.value_dim);
-  absl::Status status = store.Read(info->config, info->generation, spec.layer, 0, length,
-                                   tokens.keys.data(), tokens.values.data());
+  const auto read = [&](std::int64_t begin, std::int64_t end) {
+    return store.Read(info->config, info->generation, spec.layer, begin, end - begin,
+                      tokens.keys.data() + begin * spec.kv_heads * spec.key_dim,
+                      tokens.values.data() + begin * spec.kv_heads * spec.value_dim);
+  };
+  const std::int64_t kept_from = info->layers[layer_index].kept_from;
+  absl::Status status = read(0, std::min<std::int64_t>(kept_from, spec.codec.sinks));
+  if (status.ok()) status = read(kept_from, length);
   if (!status.ok()) return status;
   return tokens;
 }

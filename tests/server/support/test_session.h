@@ -18,6 +18,7 @@ LayerSpec SmallLayer(int layer);
 // `layers` layers as SmallLayer's, with ids 0, 1, 2...
 SessionConfig SmallSession(std::string id, int layers = 1);
 // Layers of each kind: as DENSE, without window to speak of, as the paper, of 16-bit keys, sliding.
+// Frees no tokens, however long it gets.
 SessionConfig SessionOfAllKinds(std::string id);
 
 // Rows [count][heads][dim] of finite 16-bit elements; row i depends on seed and begin + i alone.
@@ -61,7 +62,8 @@ void AttendAll(SessionStore* store, int layer, std::span<BatchItem> items);
 absl::Status Append(SessionStore* store, int layer, Request* request);
 absl::Status Attend(SessionStore* store, int layer, Request* request);
 
-// All tokens of a layer, as the store reads them back: keys, then values.
+// All tokens of a layer, as the store reads them back: keys, then values; 0 for those that have
+// been freed.
 struct Tokens {
   std::vector<std::uint16_t> keys;
   std::vector<std::uint16_t> values;
