@@ -141,8 +141,9 @@ constexpr Setting kSettings[] = {
        return ParseBytes(value, 2 << 20, std::int64_t{2047} << 20, config.max_message_bytes);
      }},
     {"max-concurrent-requests", "OSCARKV_MAX_CONCURRENT_REQUESTS", "256", "1 to 65536",
-     "Requests queued or under way; more are refused with RESOURCE_EXHAUSTED. A stream counts "
-     "while it is being answered.",
+     "Requests of one tenant that are queued or under way; more are refused with "
+     "RESOURCE_EXHAUSTED. Several tenants share an eighth more. A stream counts while it is being "
+     "answered.",
      [](std::string_view value, Config& config) {
        return ParseInt(value, 1, 65536, config.max_concurrent_requests);
      }},

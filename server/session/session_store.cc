@@ -203,7 +203,7 @@ absl::Status SessionStore::Impl::PutInPlace(std::shared_ptr<Session> fork, ForkI
     const auto other = sessions_.Insert(fork);
     if (!other) return absl::OkStatus();
     absl::StatusOr<SessionInfo> info = Repeated(*fork->config(), *other);
-    if (info.ok()) item->info = *std::move(info);
+    if (info.ok()) item->info = *info;
     return info.status();
   }
   const std::shared_ptr<Session> old = sessions_.Replace(std::move(fork));
