@@ -42,6 +42,8 @@ enum class PlanMode : std::uint8_t {
 struct HeadPlan {
   Rotation rotation = Rotation::kHadamard;
   Fit fit = Fit::kVariance;
+
+  friend bool operator==(const HeadPlan&, const HeadPlan&) = default;
 };
 
 struct CodecSpec {
@@ -56,6 +58,8 @@ struct CodecSpec {
   Rotation value_rotation = Rotation::kHadamard;  // kNone also for values that the worker rotated
   int window = 128;                               // tokens kept in 16 bits at least, >= 1
   int sinks = 4;                                  // first tokens kept in 16 bits, >= 0
+
+  friend bool operator==(const CodecSpec&, const CodecSpec&) = default;
 };
 
 struct LayerSpec {
@@ -74,6 +78,8 @@ struct LayerSpec {
   CodecSpec codec;
   std::vector<HeadPlan> given_plan;     // [kv_heads] under kGiven, else empty
   std::vector<float> given_directions;  // [kv_heads][key_dim] unit vectors, or empty
+
+  friend bool operator==(const LayerSpec&, const LayerSpec&) = default;
 
   int queries_per_kv_head() const { return query_heads / kv_heads; }
   bool keys_are_coded() const { return codec.key_bits < 16; }

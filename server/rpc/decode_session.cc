@@ -223,6 +223,29 @@ absl::Status CheckNames(const v1::CreateSessionRequest& request) {
   return s;
 }
 
+absl::StatusOr<std::vector<PrefixKey>> DecodePrefixKeys(const v1::CreateSessionRequest& request) {
+  if (request.prefix_keys_size() > limits::kPrefixKeys) {
+    return InvalidField("prefix_keys", absl::StrCat(request.prefix_keys_size(), " keys"),
+                        absl::StrCat("0 to ", limits::kPrefixKeys));
+  }
+  std::vector<PrefixKey> keys;
+  for (int i = 0; i < request.prefix_keys_size(); ++i) {
+    const v1::PrefixKey& prefix = request.prefix_keys(i);
+    const std::string field = Indexed("prefix_keys", i);
+    const std::int64_t least = keys.empty() ? 1 : keys.back().length + 1;
+    absl::Status s = CheckRange(Joined(field, "length"), prefix.length(), least, kPositionLimit);
+    const auto bytes = static_cast<std::int64_t>(prefix.key().size());
+    if (bytes < limits::kMinPrefixKeyBytes || bytes > limits::kMaxPrefixKeyBytes) {
+      s.Update(InvalidField(
+          Joined(field, "key"), absl::StrCat(bytes, " bytes"),
+          absl::StrCat(limits::kMinPrefixKeyBytes, " to ", limits::kMaxPrefixKeyBytes)));
+    }
+    if (!s.ok()) return s;
+    keys.push_back({.length = prefix.length(), .key = prefix.key()});
+  }
+  return keys;
+}
+
 // FNV-1a of 128 bits over the request's bytes: enough to tell a repeat from another request, which
 // a client would have to make up against itself.
 std::string ContentDigest(const v1::CreateSessionRequest& request) {
@@ -249,6 +272,9 @@ absl::StatusOr<SessionConfig> DecodeCreateSession(const v1::CreateSessionRequest
     config.storage = *storage;
   }
   if (absl::Status s = DecodeLayers(request, default_profile, config); !s.ok()) return s;
+  absl::StatusOr<std::vector<PrefixKey>> keys = DecodePrefixKeys(request);
+  if (!keys.ok()) return keys.status();
+  config.prefix_keys = *std::move(keys);
   config.id = request.session();
   config.request_id = request.request_id();
   config.content_digest = ContentDigest(request);

@@ -76,6 +76,7 @@ void EncodeSession(const SessionInfo& info, SessionParts parts, v1::Session& ses
   session.set_resident_bytes(info.resident_bytes);
   session.set_min_truncate_length(info.min_truncate_length);
   session.set_rollback_tokens(config.rollback_tokens);
+  session.set_reused_length(info.reused_length);
   if (parts == SessionParts::kWithoutLayers) return;
   for (std::size_t i = 0; i < config.layers.size(); ++i) {
     EncodeLayer(config.layers[i], config.value_folded[i], *session.add_layers());

@@ -16,6 +16,9 @@ inline constexpr int kMaxSinks = 128;
 inline constexpr float kMaxScale = 65536;
 
 inline constexpr int kItems = 4096;
+inline constexpr int kPrefixKeys = 4096;
+inline constexpr int kMinPrefixKeyBytes = 8;
+inline constexpr int kMaxPrefixKeyBytes = 64;
 
 inline constexpr int kListDefault = 100;
 inline constexpr int kListMax = 1000;

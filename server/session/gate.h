@@ -35,6 +35,19 @@ class ABSL_LOCKABLE Gate {
   bool alone_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
+class ABSL_SCOPED_LOCKABLE InGate {
+ public:
+  explicit InGate(Gate* gate) ABSL_SHARED_LOCK_FUNCTION(gate) : gate_(gate) {
+    gate_->EnterShared();
+  }
+  ~InGate() ABSL_UNLOCK_FUNCTION() { gate_->LeaveShared(); }
+  InGate(const InGate&) = delete;
+  InGate& operator=(const InGate&) = delete;
+
+ private:
+  Gate* gate_;
+};
+
 class ABSL_SCOPED_LOCKABLE AloneInGate {
  public:
   explicit AloneInGate(Gate* gate) ABSL_EXCLUSIVE_LOCK_FUNCTION(gate) : gate_(gate) {

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "server/base/kernel_status.h"
+#include "server/session/item_check.h"
 
 namespace oscarkv {
 
@@ -134,6 +135,9 @@ void LayerState::Truncate(std::int64_t length) {
 
 absl::Status LayerState::Fork(std::int64_t length, LayerState* fork) {
   assert(fork->length_ == 0);
+  if (length > 0 && length < min_truncate_length()) {
+    return TokensFreed("length", length, min_truncate_length());
+  }
   const auto directions_bytes = static_cast<std::int64_t>(directions_.size() * sizeof(float));
   if (!fork->host_memory_.Grow(sample_.bytes() + directions_bytes)) {
     return OutOfMemory("no memory left for the sampled queries of a fork");

@@ -102,9 +102,10 @@ class LayerState {
   void Truncate(std::int64_t length);
 
   // Makes of `fork`, which is empty, what this layer would be after Truncate(length). Pages and
-  // blocks are shared; only the sampled queries and the directions are copied. Errors:
-  // RESOURCE_EXHAUSTED for those; may throw bad_alloc. Then `fork` is good for nothing but to be
-  // destroyed, and this layer is as it was. REQUIRES: equal specs.
+  // blocks are shared; only the sampled queries and the directions are copied. Errors, which leave
+  // `fork` empty: RESOURCE_EXHAUSTED for those, FAILED_PRECONDITION for tokens that have been
+  // freed. May throw bad_alloc: then `fork` is good for nothing but to be destroyed. REQUIRES:
+  // equal specs.
   absl::Status Fork(std::int64_t length, LayerState* fork);
 
  private:

@@ -22,6 +22,11 @@ std::size_t BytesOf(const SessionConfig& config) {
         &config.model, &config.model_revision, &config.rope_digest}) {
     bytes += text->capacity();
   }
+  // Each key once more in the index, with its tenant and a node.
+  for (const PrefixKey& prefix : config.prefix_keys) {
+    bytes +=
+        2 * (sizeof(PrefixKey) + prefix.key.capacity()) + config.tenant.capacity() + kLayerOverhead;
+  }
   bytes += BytesIn(config.layers);
   for (const LayerSpec& spec : config.layers) {
     bytes += sizeof(Session::Layer) + sizeof(LayerStats) + kLayerOverhead +
@@ -69,6 +74,7 @@ SessionInfo Session::Info() const {
   SessionInfo info;
   info.config = config_;
   info.create_time = create_time_;
+  info.reused_length = reused_length_;
   {
     MutexLock lock(&published_mutex_);
     info.generation = generation_;
@@ -129,6 +135,7 @@ void Session::TruncateLayers(std::int64_t length) {
 
 void Session::Truncate(TruncateRecord asked, std::uint64_t new_generation) {
   TruncateLayers(asked.length);
+  prefix_limit_ = std::min(prefix_limit_, asked.length);
   last_truncate_ = std::move(asked);
   MutexLock lock(&published_mutex_);
   generation_ = new_generation;
@@ -149,6 +156,16 @@ absl::Status Session::Fork(std::int64_t length, Session* fork) {
     fork->Publish(i, stats);
   }
   return absl::OkStatus();
+}
+
+bool Session::LendPrefix(std::int64_t length, Session* fork) {
+  fork->NoteChange();
+  fork->reused_length_ = length;
+  if (Fork(length, fork).ok()) return true;
+  fork->reused_length_ = 0;
+  const AloneInGate alone(&fork->gate_);
+  fork->TruncateLayers(0);
+  return false;
 }
 
 void Session::Delete() {

@@ -84,8 +84,15 @@ class Session {
     return !asked.request_id.empty() && asked == last_truncate_;
   }
   // Makes of `fork`, which no one else knows and which is empty, what this session would be after a
-  // truncate to `length`. Errors as LayerState::Fork's. REQUIRES: equal layers.
-  absl::Status Fork(std::int64_t length, Session* fork) ABSL_EXCLUSIVE_LOCKS_REQUIRED(gate_);
+  // truncate to `length`. Errors as LayerState::Fork's; then some of its layers have tokens.
+  // REQUIRES: equal layers, and `length` tokens of each.
+  absl::Status Fork(std::int64_t length, Session* fork) ABSL_SHARED_LOCKS_REQUIRED(gate_);
+  // Whether the tokens are here that the session's key for a prefix of `length` was given for.
+  bool HoldsPrefix(std::int64_t length) const ABSL_SHARED_LOCKS_REQUIRED(gate_) {
+    return length <= prefix_limit_ && length <= Info().committed_length;
+  }
+  // Fork, for a session that is created; if it fails `fork` is empty. REQUIRES: as Fork.
+  bool LendPrefix(std::int64_t length, Session* fork) ABSL_SHARED_LOCKS_REQUIRED(gate_);
   // Frees everything; later requests find the session deleted.
   void Delete() ABSL_EXCLUSIVE_LOCKS_REQUIRED(gate_);
 
@@ -104,7 +111,10 @@ class Session {
   const absl::Time create_time_;
   std::atomic<std::int64_t>* const all_logical_bytes_;
   std::vector<std::unique_ptr<Layer>> layers_;  // as config_->layers
+  std::int64_t reused_length_ = 0;
   Gate gate_;
+  // Keys of longer prefixes are of tokens that a truncate has dropped.
+  std::int64_t prefix_limit_ ABSL_GUARDED_BY(gate_) = kPositionLimit;
   std::optional<TruncateRecord> last_truncate_ ABSL_GUARDED_BY(gate_);
   MemoryReservation own_memory_ ABSL_GUARDED_BY(gate_);
 

@@ -12,12 +12,25 @@
 #include "server/pages/memory_budget.h"
 #include "server/session/batch.h"
 #include "server/session/item_check.h"
+#include "server/session/prefix_index.h"
 #include "server/session/preparer.h"
 #include "server/session/session.h"
 #include "server/session/session_table.h"
 #include "server/session/settler.h"
 
 namespace oscarkv {
+
+namespace {
+
+// Whether tokens of one are what the same tokens are in the other.
+bool AreAlike(const SessionConfig& a, const SessionConfig& b) {
+  return a.tenant == b.tenant && a.model == b.model && a.model_revision == b.model_revision &&
+         a.rope_digest == b.rope_digest && a.storage == b.storage &&
+         a.position_base == b.position_base && a.layers == b.layers &&
+         a.value_folded == b.value_folded;
+}
+
+}  // namespace
 
 // Members end in reverse order: the threads first, then the sessions, then what they stand on.
 class SessionStore::Impl {
@@ -54,6 +67,8 @@ class SessionStore::Impl {
  private:
   // The answer to a create of a session that is there.
   static absl::StatusOr<SessionInfo> Repeated(const SessionConfig& asked, const Session& other);
+  // Makes `session`, which is empty, a fork of the session with the longest prefix that it names.
+  void ReusePrefix(Session* session) const;
   // The session that the item asks for, for nobody to find yet. Null: it is there, see item->info.
   absl::StatusOr<std::shared_ptr<Session>> MakeFork(ForkItem* item);
   absl::Status PutInPlace(std::shared_ptr<Session> fork, ForkItem* item);
@@ -69,6 +84,7 @@ class SessionStore::Impl {
   std::atomic<std::uint64_t> next_generation_;
   std::atomic<std::int64_t> logical_bytes_{0};  // of all sessions
   SessionTable sessions_;
+  PrefixIndex prefixes_;
   Preparer preparer_;
   Settler settler_;
 };
@@ -79,8 +95,22 @@ absl::StatusOr<SessionInfo> SessionStore::Impl::Create(SessionConfig config) {
   const auto session =
       std::make_shared<Session>(std::move(config), NewGeneration(), &budget_, &logical_bytes_);
   if (!session->ReserveOwnMemory()) return NoRoomForSession();
+  ReusePrefix(session.get());
   if (const auto other = sessions_.Insert(session)) return Repeated(*session->config(), *other);
+  prefixes_.Add(session);
   return session->Info();
+}
+
+void SessionStore::Impl::ReusePrefix(Session* session) const {
+  const SessionConfig& config = *session->config();
+  for (auto prefix = config.prefix_keys.rbegin(); prefix != config.prefix_keys.rend(); ++prefix) {
+    for (const auto& holder : prefixes_.Find(config.tenant, prefix->key)) {
+      if (!AreAlike(*holder->config(), config)) continue;
+      const InGate in_gate(&holder->gate());
+      if (holder->deleted() || !holder->HoldsPrefix(prefix->length)) continue;
+      if (holder->LendPrefix(prefix->length, session)) return;
+    }
+  }
 }
 
 absl::StatusOr<SessionInfo> SessionStore::Impl::Repeated(const SessionConfig& asked,
@@ -111,6 +141,7 @@ absl::Status SessionStore::Impl::Delete(std::string_view id, std::uint64_t gener
     return GenerationMismatch(generation, session.generation(), session.Info().committed_length);
   }
   session.Delete();
+  prefixes_.Remove(session);
   sessions_.Erase(session);  // a fork may have taken its place
   return absl::OkStatus();
 }
@@ -178,6 +209,7 @@ absl::StatusOr<std::shared_ptr<Session>> SessionStore::Impl::MakeFork(ForkItem* 
   config.id = item->session;
   config.request_id = item->request_id;
   config.content_digest = digest;
+  config.prefix_keys = {};
   auto fork =
       std::make_shared<Session>(std::move(config), NewGeneration(), &budget_, &logical_bytes_);
   if (!fork->ReserveOwnMemory()) return NoRoomForSession();
@@ -209,6 +241,7 @@ absl::Status SessionStore::Impl::PutInPlace(std::shared_ptr<Session> fork, ForkI
   const std::shared_ptr<Session> old = sessions_.Replace(std::move(fork));
   if (!old) return absl::OkStatus();
   const AloneInGate alone(&old->gate());
+  prefixes_.Remove(*old);
   if (!old->deleted()) old->Delete();
   return absl::OkStatus();
 }

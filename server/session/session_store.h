@@ -27,6 +27,13 @@ inline constexpr std::int64_t kPositionLimit = std::int64_t{1} << 48;
 // See SessionConfig::rollback_tokens.
 inline constexpr std::int64_t kDefaultRollbackTokens = 256;
 
+// A name that the worker gives to the first `length` tokens of a session: the same for the same
+// tokens, as a hash of the chain of their ids is. 8 to 64 bytes.
+struct PrefixKey {
+  std::int64_t length = 0;
+  std::string key;
+};
+
 // Fixed at create.
 struct SessionConfig {
   std::string id;
@@ -42,8 +49,9 @@ struct SessionConfig {
   // How many tokens a truncate may drop whatever is appended: layers with a sliding window keep
   // what is seen from there.
   std::int64_t rollback_tokens = kDefaultRollbackTokens;
-  std::vector<LayerSpec> layers;   // validated, defaults filled in, in the order of their ids
-  std::vector<bool> value_folded;  // [layers]: the worker rotated the values; only told back
+  std::vector<LayerSpec> layers;       // validated, defaults filled in, in the order of their ids
+  std::vector<bool> value_folded;      // [layers]: the worker rotated the values; only told back
+  std::vector<PrefixKey> prefix_keys;  // by length; a fork has none
 
   // Where in `layers` the layer of that id is.
   std::optional<std::size_t> IndexOf(int layer) const;
@@ -73,6 +81,7 @@ struct SessionInfo {
   std::vector<LayerStats> layers;  // in the order of config->layers
   std::int64_t committed_length = 0;
   std::int64_t min_truncate_length = 0;  // the largest of all layers
+  std::int64_t reused_length = 0;        // that it began with, by a prefix key
   std::int64_t logical_bytes = 0;
   std::int64_t resident_bytes = 0;  // of the layers: page, window and prepared bytes
 };
@@ -183,7 +192,9 @@ class SessionStore {
   SessionStore& operator=(const SessionStore&) = delete;
 
   // ALREADY_EXISTS unless the id is new, or request_id and content_digest are those of before;
-  // RESOURCE_EXHAUSTED if the budget has no room for the session itself.
+  // RESOURCE_EXHAUSTED if the budget has no room for the session itself. The session is empty, or a
+  // fork of one of the same tenant, model and layers that has the longest prefix of those that both
+  // have a key for.
   absl::StatusOr<SessionInfo> Create(SessionConfig config);
   absl::StatusOr<SessionInfo> Get(std::string_view id) const;
   // One of its layers, as Get tells; nullopt if there is no such session or layer.

@@ -33,6 +33,12 @@ SessionConfig Decoded(const Request& request) {
   return config.ok() ? *std::move(config) : SessionConfig{};
 }
 
+void AddPrefixKey(std::int64_t length, std::size_t bytes, Request& request) {
+  v1::PrefixKey& prefix = *request.add_prefix_keys();
+  prefix.set_length(length);
+  prefix.set_key(std::string(bytes, 'k'));
+}
+
 // A request as CreateRequest makes it, but for one thing that is wrong, and the field to be named.
 struct Case {
   const char* field;
@@ -82,6 +88,19 @@ TEST(DecodeSessionTest, RefusesWrongNames) {
       {"model_revision", [](Request& r) { r.set_model_revision(std::string(257, 'a')); }},
       {"rope_digest", [](Request& r) { r.set_rope_digest(std::string(257, 'a')); }},
       {"position_base", [](Request& r) { r.set_position_base(-1); }},
+      {"rollback_tokens", [](Request& r) { r.set_rollback_tokens(-1); }},
+      {"prefix_keys[0].length", [](Request& r) { AddPrefixKey(0, 8, r); }},
+      {"prefix_keys[0].key", [](Request& r) { AddPrefixKey(1, 7, r); }},
+      {"prefix_keys[0].key", [](Request& r) { AddPrefixKey(1, 65, r); }},
+      {"prefix_keys[1].length",
+       [](Request& r) {
+         AddPrefixKey(9, 8, r);
+         AddPrefixKey(9, 8, r);
+       }},
+      {"prefix_keys",
+       [](Request& r) {
+         for (int i = 1; i <= 4097; ++i) AddPrefixKey(i, 8, r);
+       }},
       {"position_base",
        [](Request& r) { r.set_position_base(std::numeric_limits<std::int64_t>::max()); }},
       {"storage_dtype", [](Request& r) { r.set_storage_dtype(v1::DATA_TYPE_FP32); }},
