@@ -1,6 +1,7 @@
 #include "server/queue/keys_in_use.h"
 
 #include <algorithm>
+#include <new>
 
 namespace oscarkv {
 
@@ -16,18 +17,28 @@ bool KeysInUse::HasAnyOf(const WorkFacts& facts) const {
 }
 
 void KeysInUse::Add(const WorkFacts& facts) {
-  whole_sessions_.insert(facts.whole_sessions.begin(), facts.whole_sessions.end());
-  for (const LayerKey& key : facts.layers) {
-    layers_.insert(key.layer);
-    ++sessions_[key.session];
+  std::size_t counted = 0;
+  try {
+    whole_sessions_.insert(facts.whole_sessions.begin(), facts.whole_sessions.end());
+    for (const LayerKey& key : facts.layers) {
+      layers_.insert(key.layer);
+      ++sessions_[key.session];
+      ++counted;
+    }
+  } catch (const std::bad_alloc&) {
+    Remove(facts, counted);
+    throw;
   }
 }
 
-void KeysInUse::Remove(const WorkFacts& facts) {
+void KeysInUse::Remove(const WorkFacts& facts) { Remove(facts, facts.layers.size()); }
+
+void KeysInUse::Remove(const WorkFacts& facts, std::size_t counted) {
   for (const std::uint64_t session : facts.whole_sessions) whole_sessions_.erase(session);
-  for (const LayerKey& key : facts.layers) {
-    layers_.erase(key.layer);
-    const auto session = sessions_.find(key.session);
+  for (std::size_t i = 0; i < facts.layers.size(); ++i) {
+    layers_.erase(facts.layers[i].layer);
+    if (i >= counted) continue;
+    const auto session = sessions_.find(facts.layers[i].session);
     if (--session->second == 0) sessions_.erase(session);
   }
 }

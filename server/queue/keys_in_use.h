@@ -1,12 +1,15 @@
 // Which layers and sessions are taken by works that need them alone.
 //
+// Standard containers: they are whole after std::bad_alloc.
+//
 // Thread-safety: none.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <unordered_map>
+#include <unordered_set>
 
-#include "absl/container/flat_hash_map.h"
-#include "absl/container/flat_hash_set.h"
 #include "server/queue/work.h"
 
 namespace oscarkv {
@@ -17,14 +20,18 @@ class KeysInUse {
   // Whether a work with these facts would have to wait for one of those.
   bool HasAnyOf(const WorkFacts& facts) const;
 
+  // Changes nothing if it throws std::bad_alloc. REQUIRES: !HasAnyOf(facts).
   void Add(const WorkFacts& facts);
   // REQUIRES: the same were added.
   void Remove(const WorkFacts& facts);
 
  private:
-  absl::flat_hash_set<std::uint64_t> layers_;
-  absl::flat_hash_map<std::uint64_t, int> sessions_;  // how many of a session's layers
-  absl::flat_hash_set<std::uint64_t> whole_sessions_;
+  // Of the layers, those that are counted by session.
+  void Remove(const WorkFacts& facts, std::size_t counted);
+
+  std::unordered_set<std::uint64_t> layers_;
+  std::unordered_map<std::uint64_t, int> sessions_;  // how many of a session's layers
+  std::unordered_set<std::uint64_t> whole_sessions_;
 };
 
 // By works that are looked at one after the other, whatever layers of a session they need.
@@ -34,7 +41,7 @@ class SessionsSeen {
   void Add(const WorkFacts& facts);
 
  private:
-  absl::flat_hash_set<std::uint64_t> sessions_;
+  std::unordered_set<std::uint64_t> sessions_;
 };
 
 }  // namespace oscarkv

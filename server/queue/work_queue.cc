@@ -1,6 +1,8 @@
 #include "server/queue/work_queue.h"
 
 #include <algorithm>
+#include <memory>
+#include <new>
 #include <string_view>
 #include <utility>
 
@@ -53,7 +55,11 @@ WorkQueue::WorkQueue(int threads, int max_requests, RunTogether run_together, Ba
       places_(max_requests),
       tickets_(kTicketsPerPlace * max_requests) {
   threads_.reserve(static_cast<std::size_t>(threads));
-  for (int i = 0; i < threads; ++i) threads_.emplace_back([this] { Loop(); });
+  for (int i = 0; i < threads; ++i) {
+    Batch batch;
+    batch.reserve(static_cast<std::size_t>(limits_.items));
+    threads_.emplace_back([this, batch = std::move(batch)]() mutable { Loop(std::move(batch)); });
+  }
 }
 
 WorkQueue::~WorkQueue() {
@@ -151,36 +157,40 @@ void WorkQueue::Push(Work* work) {
   if (sleeping_ > 0 && (other || batches_ < kBatchesAtOnce)) work_arrived_.Signal();
 }
 
-void WorkQueue::Loop() {
-  for (Taken taken = TakeNext(); !taken.works.empty(); taken = TakeNext()) {
-    Work* const first = taken.works.front();
-    if (taken.run_before) {
+void WorkQueue::Loop(Batch batch) {
+  for (Taken taken = TakeNext(batch); taken != Taken::kEnd; taken = TakeNext(batch)) {
+    Work* const first = batch.front();
+    if (first->dropped_.has_value()) {
+      first->Drop(*first->dropped_);
+    } else if (taken == Taken::kReply) {
       first->Run();
     } else if (first->facts().kind == WorkKind::kOther) {
       RunOther(first);
     } else {
-      RunBatch(taken.works);
+      RunBatch(batch);
     }
+    batch.clear();
   }
 }
 
-WorkQueue::Taken WorkQueue::TakeNext() {
+WorkQueue::Taken WorkQueue::TakeNext(Batch& batch) {
   MutexLock lock(&mutex_);
   while (true) {
-    if (!replies_.empty()) {
-      Work* const reply = replies_.front();
-      replies_.pop_front();
-      return {.works = {reply}, .run_before = true};
-    }
-    if (Batch batch = Gather(); !batch.empty()) {
+    if (replies_.empty()) Gather(batch);
+    if (!batch.empty()) {
       NoteTaken(batch);
       // What woke this thread may be good for another one too.
       if (sleeping_ > 0 && MoreMayBegin()) work_arrived_.Signal();
-      return {.works = std::move(batch)};
+      return Taken::kWorks;
+    }
+    if (!replies_.empty()) {
+      batch.push_back(replies_.Pop());
+      if (sleeping_ > 0 && !replies_.empty()) work_arrived_.Signal();
+      return Taken::kReply;
     }
     if (stopping_ && waiting_.empty()) {
       work_arrived_.SignalAll();  // others may have slept through the end
-      return {};
+      return Taken::kEnd;
     }
     ++sleeping_;
     work_arrived_.Wait(&mutex_);
@@ -188,9 +198,8 @@ WorkQueue::Taken WorkQueue::TakeNext() {
   }
 }
 
-WorkQueue::Batch WorkQueue::Gather() {
-  Batch batch;
-  if (batches_ >= kBatchesAtOnce && waiting_others_ == 0) return batch;
+void WorkQueue::Gather(Batch& batch) {
+  if (batches_ >= kBatchesAtOnce && waiting_others_ == 0) return;
   std::int64_t cost = 0;
   std::int64_t items = 0;
   // Sessions of the batch; and those of works that cannot go along, which later ones of the same
@@ -203,19 +212,32 @@ WorkQueue::Batch WorkQueue::Gather() {
   };
   waiting_.Offer([&](Work& work) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     const WorkFacts& facts = work.facts();
-    if (!batch.empty() && (batch.front()->facts().kind == WorkKind::kOther ||
-                           cost >= limits_.cost || items >= limits_.items)) {
+    if (!batch.empty() &&
+        (batch.front()->facts().kind == WorkKind::kOther || batch.size() == batch.capacity() ||
+         cost >= limits_.cost || items >= limits_.items)) {
       return FairQueue::Verdict::kStop;
     }
+    if (work.IsGivenUp()) return Drop(work, WhyDropped::kGivenUp);
     const bool taken = MayBegin(facts) && fits(facts) && !sessions.HasAnyOf(facts);
-    sessions.Add(facts);
+    try {
+      sessions.Add(facts);
+      if (taken) in_use_.Add(facts);
+    } catch (const std::bad_alloc&) {
+      return Drop(work, WhyDropped::kNoMemory);
+    }
     if (!taken) return FairQueue::Verdict::kSkip;
     batch.push_back(&work);
     cost += facts.cost;
     items += facts.items;
     return FairQueue::Verdict::kTake;
   });
-  return batch;
+}
+
+FairQueue::Verdict WorkQueue::Drop(Work& work, WhyDropped why) {
+  work.dropped_ = why;
+  replies_.Push(&work);
+  if (work.facts().kind == WorkKind::kOther) --waiting_others_;
+  return FairQueue::Verdict::kDrop;
 }
 
 bool WorkQueue::IsLong(const WorkFacts& facts) const {
@@ -231,7 +253,8 @@ bool WorkQueue::MayBegin(const WorkFacts& facts) const {
 }
 
 bool WorkQueue::MoreMayBegin() const {
-  return waiting_others_ > 0 || (!waiting_.empty() && batches_ < kBatchesAtOnce);
+  return !replies_.empty() || waiting_others_ > 0 ||
+         (!waiting_.empty() && batches_ < kBatchesAtOnce);
 }
 
 void WorkQueue::NoteTaken(const Batch& batch) {
@@ -245,7 +268,6 @@ void WorkQueue::NoteTaken(const Batch& batch) {
   }
   stats.batch_works.Add(static_cast<std::int64_t>(batch.size()));
   stats.batch_items.Add(items);
-  for (const Work* work : batch) in_use_.Add(work->facts());
   if (kind == WorkKind::kOther) {
     --waiting_others_;
     return;
@@ -255,13 +277,13 @@ void WorkQueue::NoteTaken(const Batch& batch) {
 }
 
 void WorkQueue::RunOther(Work* work) {
-  const WorkFacts facts = work->facts();  // the work may delete itself
+  const std::shared_ptr<const WorkFacts> facts = work->facts_;  // the work may delete itself
   const Clock::time_point begin = Clock::now();
   work->Run();
   const Clock::duration run_time = Clock::now() - begin;
   MutexLock lock(&mutex_);
   NoteRunTime(WorkKind::kOther, run_time);
-  in_use_.Remove(facts);
+  if (facts != nullptr) in_use_.Remove(*facts);
   if (sleeping_ > 0 && MoreMayBegin()) work_arrived_.Signal();
 }
 
@@ -279,7 +301,8 @@ void WorkQueue::EndBatch(const Batch& batch, Clock::duration run_time) {
   --batches_;
   if (IsLong(batch.front()->facts())) --long_batches_;
   for (const Work* work : batch) in_use_.Remove(work->facts());
-  replies_.insert(replies_.end(), batch.begin() + 1, batch.end());
+  std::for_each(batch.begin() + 1, batch.end(),
+                [this](Work* work) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { replies_.Push(work); });
   // For the replies, and one for the next batch: this thread has a reply to write first.
   const auto useful = static_cast<std::int64_t>(batch.size() - 1) + (waiting_.empty() ? 0 : 1);
   for (std::int64_t i = 0; i < std::min<std::int64_t>(useful, sleeping_); ++i) {

@@ -34,11 +34,13 @@
 //      and what a work that comes first needs is not given to those behind it, whether it waits for
 //      that or for its batch. Works of kOther for other sessions go ahead of batches while as many
 //      run as may.
+//   7. A work is run, with others or alone, or dropped: once. Works whose clients have given up are
+//      dropped when a batch is looked for, and so is one for which there is no memory then. Threads
+//      of the queue take no other memory.
 #pragma once
 
 #include <chrono>
 #include <cstdint>
-#include <deque>
 #include <functional>
 #include <span>
 #include <thread>
@@ -134,10 +136,7 @@ class WorkQueue {
  private:
   using Clock = std::chrono::steady_clock;
   using Batch = std::vector<Work*>;
-  struct Taken {
-    Batch works;              // empty: the end
-    bool run_before = false;  // with others: what is left is its reply
-  };
+  enum class Taken : std::uint8_t { kEnd, kReply, kWorks };
 
   absl::Status Submit(Ticket& ticket, Work* work);
   void EndWork(HeldByTenant::value_type& tenant);
@@ -146,9 +145,11 @@ class WorkQueue {
   void FreePlace(HeldByTenant::value_type& tenant) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Push(Work* work) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
-  void Loop();
-  Taken TakeNext();  // blocks
-  Batch Gather() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Loop(Batch batch);  // an empty one, with memory for all that one may have
+  // Into the empty `batch`. Blocks.
+  Taken TakeNext(Batch& batch);
+  void Gather(Batch& batch) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  FairQueue::Verdict Drop(Work& work, WhyDropped why) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool MayBegin(const WorkFacts& facts) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool IsLong(const WorkFacts& facts) const;
   void NoteTaken(const Batch& batch) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -167,7 +168,8 @@ class WorkQueue {
   CondVar work_arrived_;
   CondVar idle_;
   FairQueue waiting_ ABSL_GUARDED_BY(mutex_);
-  std::deque<Work*> replies_ ABSL_GUARDED_BY(mutex_);  // left over from batches; before all else
+  // Left over from batches, and dropped; before all else.
+  WorkList replies_ ABSL_GUARDED_BY(mutex_);
   KeysInUse in_use_ ABSL_GUARDED_BY(mutex_);
   std::int64_t waiting_others_ ABSL_GUARDED_BY(mutex_) = 0;  // of kOther
   int batches_ ABSL_GUARDED_BY(mutex_) = 0;                  // under way

@@ -111,6 +111,13 @@ class UnaryCall final : public grpc::ServerUnaryReactor, private Work {
     End();
   }
 
+  bool IsGivenUp() const override { return scope_.IsGivenUp(); }
+
+  void Drop(WhyDropped why) override {
+    scope_.Drop(why);
+    End();
+  }
+
   void End() {
     const grpc::Status status = ToGrpcStatus(scope_.status());
     scope_.EndWork();
@@ -152,6 +159,13 @@ class UnaryBatchCall final : public grpc::ServerUnaryReactor, private BatchWork 
  private:
   std::span<BatchItem* const> items() const override { return message_.items(); }
   RpcScope& scope() override { return scope_; }
+
+  bool IsGivenUp() const override { return scope_.IsGivenUp(); }
+
+  void Drop(WhyDropped why) override {
+    scope_.Drop(why);
+    Run();
+  }
 
   void Run() override {
     if (scope_.status().ok()) {
@@ -196,6 +210,13 @@ class BatchStream final : public ExchangeStream, private BatchWork {
           .IgnoreError();
     }
     if (scope.status().ok() && !message_->items().empty() && scope.Submit(this)) return;
+    Run();
+  }
+
+  bool IsGivenUp() const override { return scope_->IsGivenUp(); }
+
+  void Drop(WhyDropped why) override {
+    scope_->Drop(why);
     Run();
   }
 

@@ -40,6 +40,11 @@ void ReadTokensStream::Run() {
   StartWrite(&run_);
 }
 
+void ReadTokensStream::Drop(WhyDropped why) {
+  scope_.Drop(why);
+  End(scope_.status());
+}
+
 // Leaves run_ empty if there are no tokens to read.
 absl::Status ReadTokensStream::NextRun() {
   if (!reader_.has_value()) {

@@ -28,6 +28,8 @@ class ReadTokensStream : public grpc::ServerWriteReactor<grpc::ByteBuffer>, priv
 
   absl::Status Prepare(grpc::ByteBuffer& bytes);
   void Run() override;  // one step
+  bool IsGivenUp() const override { return scope_.IsGivenUp(); }
+  void Drop(WhyDropped why) override;
   absl::Status NextRun();
   void End(const absl::Status& status);
 

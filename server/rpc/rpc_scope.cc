@@ -73,16 +73,24 @@ RpcScope::~RpcScope() {
        {"reply_ms", Milliseconds(now - ended)}});
 }
 
-absl::Status RpcScope::CheckClientWaits() const {
+bool RpcScope::IsGivenUp() const {
+  return std::chrono::system_clock::now() >= context_->deadline() || context_->IsCancelled();
+}
+
+absl::Status RpcScope::GivenUpError() const {
   if (std::chrono::system_clock::now() >= context_->deadline()) {
     return MakeError(absl::StatusCode::kDeadlineExceeded,
                      "the deadline passed before the work began", {.reason = "DEADLINE_EXCEEDED"});
   }
-  if (context_->IsCancelled()) {
-    return MakeError(absl::StatusCode::kCancelled, "the client cancelled before the work began",
-                     {.reason = "CANCELLED"});
-  }
-  return absl::OkStatus();
+  return MakeError(absl::StatusCode::kCancelled, "the client cancelled before the work began",
+                   {.reason = "CANCELLED"});
+}
+
+void RpcScope::Drop(WhyDropped why) {
+  Guard([this, why]() -> absl::Status {
+    if (why == WhyDropped::kNoMemory) throw std::bad_alloc();
+    return GivenUpError();
+  }).IgnoreError();
 }
 
 bool RpcScope::Submit(Work* work) {
@@ -106,7 +114,7 @@ bool RpcScope::Queue(absl::FunctionRef<absl::Status()> submit) {
 absl::Status RpcScope::Take() {
   ended_ = absl::Now();
   began_ = std::min(began_, ended_);
-  status_ = CheckClientWaits();
+  status_ = Guarded([this] { return IsGivenUp() ? GivenUpError() : absl::OkStatus(); });
   return status_;
 }
 

@@ -40,6 +40,11 @@ class RpcScope {
   // Take, and then Guard, where the client still waits.
   absl::Status Run(absl::FunctionRef<absl::Status()> work);
 
+  // Whether the client has cancelled, or its deadline has passed.
+  bool IsGivenUp() const;
+  // The request is dropped by the queue: status() tells why.
+  void Drop(WhyDropped why);
+
   // Leaves the place in the queue to another. To be called before the reply is sent.
   void EndWork() { ticket_.EndWork(); }
   // Has the queue run more work of the request; as Submit, but there always is a place for it.
@@ -50,7 +55,7 @@ class RpcScope {
 
  private:
   bool Queue(absl::FunctionRef<absl::Status()> submit);
-  absl::Status CheckClientWaits() const;
+  absl::Status GivenUpError() const;
 
   const char* method_;
   const grpc::CallbackServerContext* context_;

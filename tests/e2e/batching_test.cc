@@ -354,6 +354,37 @@ TEST_F(BatchingTest, WhoGivesUpWhileWaitingIsLeftOut) {
   EXPECT_EQ(Get(*stub_, "hurried").layer_states(0).length(), 40);
 }
 
+// Whether the deadline passed or the client cancelled, of a call or a stream.
+TEST_F(BatchingTest, WhoHasGivenUpTakesNothingOfABatch) {
+  const v1::Session hurried = Fill("hurried");
+  const v1::Session streamed = Fill("streamed");
+  const v1::Session patient = Fill("patient");
+  HoldAll();
+  std::future<Reply> late = Send(Step(hurried), std::chrono::milliseconds(20));
+  grpc::ClientContext decoding;
+  const auto decode = stub_->Decode(&decoding);
+  v1::DecodeRequest request;
+  *request.mutable_attend() = Step(streamed);
+  ASSERT_TRUE(decode->Write(request));
+  v1::ReadTokensRequest read;
+  read.set_session("holder1");
+  grpc::ClientContext reading;
+  const auto tokens = stub_->ReadTokens(&reading, read);
+  WaitUntilQueued(3);
+  decoding.TryCancel();
+  reading.TryCancel();
+  EXPECT_EQ(late.get().status.code(), absl::StatusCode::kDeadlineExceeded);
+  std::this_thread::sleep_for(std::chrono::milliseconds(100));  // the server is told a little later
+  std::future<Reply> reply = Send(Step(patient));
+  WaitUntilQueued(1);
+  backend_.GoOn();
+  EXPECT_EQ(reply.get().response.results(0).length(), 41);
+  EXPECT_FALSE(decode->Finish().ok() || tokens->Finish().ok());
+  EXPECT_EQ(service_.Stats().of(WorkKind::kAttend).batch_works.count, 1);
+  EXPECT_EQ(service_.Stats().of(WorkKind::kAttend).batch_works.max, 1);
+  EXPECT_EQ(Get(*stub_, "streamed").layer_states(0).length(), 40);
+}
+
 TEST_F(BatchingTest, ATenantThatHasAllItsPlacesLeavesOneToAnother) {
   const v1::Session many = Fill("many", "many");
   const v1::Session one = Fill("one", "one");

@@ -21,6 +21,7 @@ class NamedWork : public Work {
     set_facts({.tenant = tenant_, .cost = cost});
   }
   void Run() override {}
+  void Drop(WhyDropped /*why*/) override {}
   const std::string& tenant() const { return tenant_; }
 
  private:
@@ -136,6 +137,31 @@ TEST_F(FairQueueTest, ASkippedWorkIsOfferedFirstInTheEnd) {
     });
   }
   EXPECT_TRUE(was_first);
+}
+
+TEST_F(FairQueueTest, WhatIsDroppedIsNotCharged) {
+  Push("a", 1);
+  Work* const dropped = Push("a", 100);
+  for (int i = 0; i < 30; ++i) Push("b", 1);
+  queue_.Offer([&](Work& work) { return &work == dropped ? Verdict::kDrop : Verdict::kSkip; });
+  for (int i = 0; i < 8; ++i) Push("a", 1);
+  std::map<std::string, int> taken;
+  for (const std::string& tenant : Take(16)) ++taken[tenant];
+  EXPECT_NEAR(taken["a"], 8, 1);
+  EXPECT_EQ(queue_.size(), 23U);
+}
+
+TEST_F(FairQueueTest, AfterOneThatIsDroppedATenantsWorksKeepTheirOrder) {
+  Work* const dropped = Push("a", 10);
+  Work* const second = Push("a", 1);
+  queue_.Offer([&](Work& work) { return &work == dropped ? Verdict::kDrop : Verdict::kStop; });
+  Work* const third = Push("a", 1);
+  std::vector<Work*> taken;
+  queue_.Offer([&](Work& work) {
+    taken.push_back(&work);
+    return Verdict::kTake;
+  });
+  EXPECT_THAT(taken, ElementsAre(second, third));
 }
 
 TEST_F(FairQueueTest, TenantsOfLongAgoAreForgotten) {

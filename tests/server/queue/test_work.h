@@ -1,6 +1,8 @@
 // A work that runs what a test gives it.
 #pragma once
 
+#include <gtest/gtest.h>
+
 #include <atomic>
 #include <functional>
 #include <string>
@@ -22,6 +24,8 @@ class TestWork : public Work {
   }
   const std::string& name() const { return name_; }
   bool ran() const { return ran_; }
+  bool dropped() const { return dropped_; }
+  void GiveUp() { given_up_ = true; }
 
   absl::Status SubmitTo(WorkQueue& queue) {
     absl::StatusOr<WorkQueue::Ticket> ticket = queue.Admit();
@@ -33,6 +37,12 @@ class TestWork : public Work {
   }
 
  private:
+  bool IsGivenUp() const override { return given_up_; }
+  void Drop(WhyDropped why) override {
+    EXPECT_EQ(why, WhyDropped::kGivenUp);
+    ticket_ = WorkQueue::Ticket();
+    dropped_ = true;
+  }
   void Run() override {
     if (run_) run_();
     ticket_ = WorkQueue::Ticket();
@@ -43,6 +53,8 @@ class TestWork : public Work {
   std::function<void()> run_;
   WorkQueue::Ticket ticket_;
   std::atomic<bool> ran_ = false;
+  std::atomic<bool> given_up_ = false;
+  std::atomic<bool> dropped_ = false;
 };
 
 inline void WaitUntilRan(const TestWork& work) {

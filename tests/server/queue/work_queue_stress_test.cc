@@ -54,7 +54,7 @@ class Layers {
 class Request : public Work {
  public:
   Request(Layers* layers, std::atomic<int>* ended, std::string tenant, std::mt19937& random)
-      : layers_(layers), ended_(ended), tenant_(std::move(tenant)) {
+      : layers_(layers), ended_(ended), tenant_(std::move(tenant)), given_up_(random() % 8 == 0) {
     WorkFacts facts = {.kind = static_cast<WorkKind>(random() % kWorkKinds),
                        .tenant = tenant_,
                        .cost = static_cast<std::int64_t>(random() % 120),
@@ -87,6 +87,12 @@ class Request : public Work {
   }
 
  private:
+  bool IsGivenUp() const override { return given_up_; }
+  void Drop(WhyDropped why) override {
+    EXPECT_EQ(why, WhyDropped::kGivenUp);
+    ++*ended_;
+    delete this;
+  }
   void Run() override {
     if (facts().kind == WorkKind::kOther) {
       layers_->Enter(facts());
@@ -104,6 +110,7 @@ class Request : public Work {
   const std::string tenant_;
   WorkQueue::Ticket ticket_;
   int steps_ = 1;
+  const bool given_up_;
 };
 
 TEST(WorkQueueStressTest, EachRunsOnceAndNoneWithAnotherOfItsLayers) {

@@ -101,7 +101,7 @@ class BatchingTest : public ::testing::Test {
   }
 
   // Works that go together have a session of their own, if they are told none.
-  const TestWork& Submit(const std::string& name, Asked asked) {
+  TestWork& Submit(const std::string& name, Asked asked) {
     tenants_.push_back(asked.tenant);
     if (asked.kind != WorkKind::kOther && asked.sessions.empty()) {
       asked.sessions = {1000 + works_.size()};
@@ -345,6 +345,22 @@ TEST_F(BatchingTest, TenantsTakeTurns) {
   Submit("one", {.tenant = "one", .cost = 30});
   Release(1);
   EXPECT_THAT(BatchAt(2), ElementsAre("many", "one", "many"));
+}
+
+// Neither their cost nor what they need counts.
+TEST_F(BatchingTest, WorksThatAreGivenUpAreDropped) {
+  HoldAll();
+  TestWork& large = Submit("large", {.cost = 100, .sessions = {7}});
+  TestWork& other = Submit("other", {.kind = WorkKind::kOther, .sessions = {1}});
+  Submit("a", {.cost = 60, .sessions = {7}});
+  Submit("b", {.cost = 40});
+  large.GiveUp();
+  other.GiveUp();
+  Release(1);
+  EXPECT_THAT(BatchAt(2), ElementsAre("a", "b"));
+  while (!large.dropped() || !other.dropped()) std::this_thread::yield();
+  EXPECT_FALSE(large.ran() || other.ran());
+  EXPECT_EQ(queue_->Stats().waiting, 0);
 }
 
 TEST_F(BatchingTest, StatsTellOfWaitingAndOfBatches) {
