@@ -97,7 +97,8 @@ absl::StatusOr<SessionInfo> SessionStore::Impl::Create(SessionConfig config) {
   if (!session->ReserveOwnMemory()) return NoRoomForSession();
   ReusePrefix(session.get());
   if (const auto other = sessions_.Insert(session)) return Repeated(*session->config(), *other);
-  prefixes_.Add(session);
+  const InGate in_gate(&session->gate());  // where it is not deleted meanwhile
+  if (!session->deleted()) prefixes_.Add(session);
   return session->Info();
 }
 
