@@ -31,11 +31,13 @@ absl::Status CheckId(std::string_view field, std::string_view id, std::size_t le
   const auto right = [](unsigned char c) {
     return absl::ascii_isalnum(c) || c == '.' || c == '_' || c == '~' || c == '-';
   };
-  if (least <= id.size() && id.size() <= kMaxIdBytes && std::all_of(id.begin(), id.end(), right)) {
+  if (least <= id.size() && id.size() <= limits::kIdCharacters &&
+      std::all_of(id.begin(), id.end(), right)) {
     return absl::OkStatus();
   }
-  return InvalidField(field, absl::StrCat(id.size(), " bytes"),
-                      absl::StrCat(least, " to ", kMaxIdBytes, " characters of [A-Za-z0-9._~-]"));
+  return InvalidField(
+      field, absl::StrCat(id.size(), " bytes"),
+      absl::StrCat(least, " to ", limits::kIdCharacters, " characters of [A-Za-z0-9._~-]"));
 }
 
 absl::Status CheckBytes(std::string_view field, std::string_view bytes, std::size_t most) {
@@ -47,18 +49,18 @@ absl::Status CheckNames(const SessionConfig& config) {
   absl::Status s = CheckId("id", config.id, 1);
   const auto printable = [](unsigned char c) { return absl::ascii_isprint(c); };
   const std::string& request_id = config.request_id;
-  if (request_id.empty() || request_id.size() > kMaxRequestIdBytes ||
+  if (request_id.empty() || request_id.size() > limits::kRequestIdBytes ||
       !std::all_of(request_id.begin(), request_id.end(), printable)) {
-    s.Update(
-        InvalidField("request_id", absl::StrCat(request_id.size(), " bytes"),
-                     absl::StrCat("1 to ", kMaxRequestIdBytes, " printable ASCII characters")));
+    s.Update(InvalidField(
+        "request_id", absl::StrCat(request_id.size(), " bytes"),
+        absl::StrCat("1 to ", limits::kRequestIdBytes, " printable ASCII characters")));
   }
-  s.Update(CheckBytes("content_digest", config.content_digest, kMaxModelBytes));
+  s.Update(CheckBytes("content_digest", config.content_digest, limits::kModelBytes));
   s.Update(CheckId("tenant", config.tenant, 0));
   s.Update(CheckId("group", config.group, 0));
-  s.Update(CheckBytes("model", config.model, kMaxModelBytes));
-  s.Update(CheckBytes("model_revision", config.model_revision, kMaxModelBytes));
-  s.Update(CheckBytes("rope_digest", config.rope_digest, kMaxModelBytes));
+  s.Update(CheckBytes("model", config.model, limits::kModelBytes));
+  s.Update(CheckBytes("model_revision", config.model_revision, limits::kModelBytes));
+  s.Update(CheckBytes("rope_digest", config.rope_digest, limits::kModelBytes));
   return s;
 }
 
@@ -66,8 +68,8 @@ absl::Status CheckShape(const LayerSpec& spec) {
   const auto is_width = [](int dim) {
     return std::find(kHeadDims.begin(), kHeadDims.end(), dim) != kHeadDims.end();
   };
-  absl::Status s = CheckRange("layer", spec.layer, 0, kMaxLayerId);
-  s.Update(CheckRange("kv_heads", spec.kv_heads, 1, kMaxKvHeads));
+  absl::Status s = CheckRange("layer", spec.layer, 0, limits::kMaxLayerId);
+  s.Update(CheckRange("kv_heads", spec.kv_heads, 1, limits::kKvHeads));
   for (const int dim : {spec.key_dim, spec.value_dim}) {
     if (is_width(dim)) continue;
     s.Update(InvalidField("key_dim and value_dim", absl::StrCat(dim),
@@ -96,9 +98,9 @@ absl::Status CheckNumbers(std::string_view field, const std::vector<float>& numb
 
 absl::Status CheckAttention(const LayerSpec& spec) {
   absl::Status s = CheckRange("sliding_window", spec.sliding_window, 0, kPositionLimit);
-  if (!(spec.scale > 0 && spec.scale <= kMaxScale)) {
+  if (!(spec.scale > 0 && spec.scale <= limits::kMaxScale)) {
     s.Update(InvalidField("scale", absl::StrCat(spec.scale),
-                          absl::StrCat("more than 0, at most ", kMaxScale)));
+                          absl::StrCat("more than 0, at most ", limits::kMaxScale)));
   }
   if (!(spec.softcap >= 0) || !std::isfinite(spec.softcap)) {
     s.Update(InvalidField("softcap", absl::StrCat(spec.softcap), "a finite number, not negative"));
@@ -112,8 +114,8 @@ absl::Status CheckCodec(const CodecSpec& codec, bool value_folded) {
   s.Update(CheckChoice("value_bits", codec.value_bits, {2, 4, 16}));
   s.Update(CheckChoice("key_group", codec.key_group, {kSmallGroup, kPageTokens}));
   s.Update(CheckChoice("value_group", codec.value_group, {0, kSmallGroup}));
-  s.Update(CheckRange("window", codec.window, 1, kMaxWindow));
-  s.Update(CheckRange("sinks", codec.sinks, 0, kMaxSinks));
+  s.Update(CheckRange("window", codec.window, 1, limits::kMaxWindow));
+  s.Update(CheckRange("sinks", codec.sinks, 0, limits::kMaxSinks));
   if (value_folded && codec.value_rotation != Rotation::kNone) {
     s.Update(
         InvalidField("value_rotation", "a rotation", "none of values that the worker rotated"));
@@ -165,7 +167,7 @@ absl::Status CheckSession(const SessionConfig& config) {
   absl::Status s = CheckNames(config);
   s.Update(CheckRange("position_base", config.position_base, 0, kPositionLimit));
   s.Update(CheckRange("layers", static_cast<std::int64_t>(config.layers.size()), 1,
-                      static_cast<std::int64_t>(kMaxSessionLayers)));
+                      static_cast<std::int64_t>(limits::kLayers)));
   if (config.storage != DType::kBF16 && config.storage != DType::kFP16) {
     s.Update(InvalidField("storage", NameOf(config.storage), "bf16 or fp16"));
   }

@@ -12,7 +12,7 @@ namespace oscarkv {
 namespace {
 
 void PutLayer(const LayerCommit& layer, ByteWriter& out) {
-  const LastAppend append = layer.last_append.value_or(LastAppend{});
+  const AppendRecord append = layer.last_append.value_or(AppendRecord{});
   out.Put(layer.length);
   out.Put(append.start);
   out.Put(append.count);
@@ -25,7 +25,7 @@ void PutLayer(const LayerCommit& layer, ByteWriter& out) {
 LayerCommit TakeLayer(ByteReader& in, bool& right) {
   LayerCommit layer;
   layer.length = in.Take<std::int64_t>();
-  LastAppend append;
+  AppendRecord append;
   append.start = in.Take<std::int64_t>();
   append.count = in.Take<std::int32_t>();
   append.crc = in.Take<std::uint32_t>();
@@ -36,7 +36,7 @@ LayerCommit TakeLayer(ByteReader& in, bool& right) {
   if (present == 1) {
     layer.last_append = append;
   } else {
-    right = right && append == LastAppend{};
+    right = right && append == AppendRecord{};
   }
   return layer;
 }
@@ -52,10 +52,10 @@ std::int64_t RequestIdBytes(const SessionCommit& commit) {
 
 absl::Status CheckCommit(const SessionCommit& commit) {
   if (const auto& truncate = commit.last_truncate) {
-    if (truncate->request_id.empty() || truncate->request_id.size() > kMaxRequestIdBytes) {
+    if (truncate->request_id.empty() || truncate->request_id.size() > limits::kRequestIdBytes) {
       return InvalidField("last_truncate.request_id",
                           absl::StrCat(truncate->request_id.size(), " bytes"),
-                          absl::StrCat("1 to ", kMaxRequestIdBytes));
+                          absl::StrCat("1 to ", limits::kRequestIdBytes));
     }
     if (!IsLength(truncate->length)) {
       return InvalidField("last_truncate.length", absl::StrCat(truncate->length),
@@ -79,7 +79,7 @@ absl::Status CheckCommit(const SessionCommit& commit) {
 }
 
 std::vector<std::byte> EncodeCommit(const SessionCommit& commit) {
-  const LastTruncate truncate = commit.last_truncate.value_or(LastTruncate{});
+  const TruncateRecord truncate = commit.last_truncate.value_or(TruncateRecord{});
   ByteWriter out;
   out.Put(commit.generation);
   out.Put(absl::ToUnixNanos(commit.time));
@@ -97,7 +97,7 @@ absl::StatusOr<SessionCommit> DecodeCommit(const RecordHeader& header, std::size
   SessionCommit commit;
   commit.generation = in.Take<std::uint64_t>();
   commit.time = absl::FromUnixNanos(in.Take<std::int64_t>());
-  LastTruncate truncate;
+  TruncateRecord truncate;
   truncate.generation = in.Take<std::uint64_t>();
   truncate.length = in.Take<std::int64_t>();
   while (commit.layers.size() < layers) commit.layers.push_back(TakeLayer(in, right));
@@ -105,7 +105,7 @@ absl::StatusOr<SessionCommit> DecodeCommit(const RecordHeader& header, std::size
   if (!truncate.request_id.empty()) {
     commit.last_truncate = std::move(truncate);
   } else {
-    right = right && truncate == LastTruncate{};
+    right = right && truncate == TruncateRecord{};
   }
   if (!right || !in.complete()) {
     return FileDamaged(header.offset, "commit record: a field out of its range",

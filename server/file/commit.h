@@ -5,48 +5,28 @@
 #include <cstdint>
 #include <optional>
 #include <span>
-#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "kernels/api/dtype.h"
 #include "server/file/record.h"
+#include "server/session/repeat_records.h"
 
 namespace oscarkv {
 
-// What tells a repeat of a layer's last append from another one.
-struct LastAppend {
-  std::int64_t start = 0;
-  std::int32_t count = 0;
-  DType dtype = DType::kBF16;
-  std::uint32_t crc = 0;  // CRC-32C of the bytes of keys, then of values
-
-  friend bool operator==(const LastAppend&, const LastAppend&) = default;
-};
-
-// What tells a repeat of the session's last truncate from another one.
-struct LastTruncate {
-  std::string request_id = {};  // 1 to kMaxRequestIdBytes bytes
-  std::uint64_t generation = 0;
-  std::int64_t length = 0;
-
-  friend bool operator==(const LastTruncate&, const LastTruncate&) = default;
-};
-
 struct LayerCommit {
   std::int64_t length = 0;
-  std::optional<LastAppend> last_append = {};  // ends at length
+  std::optional<AppendRecord> last_append = {};  // ends at length
 
   friend bool operator==(const LayerCommit&, const LayerCommit&) = default;
 };
 
 struct SessionCommit {
   std::uint64_t generation = 0;
-  absl::Time time = {};                            // in whole nanoseconds
-  std::optional<LastTruncate> last_truncate = {};  // where it can be repeated
-  std::vector<LayerCommit> layers = {};            // in the order of the session's
+  absl::Time time = {};                              // in whole nanoseconds
+  std::optional<TruncateRecord> last_truncate = {};  // where it can be repeated
+  std::vector<LayerCommit> layers = {};              // in the order of the session's
 
   friend bool operator==(const SessionCommit&, const SessionCommit&) = default;
 };

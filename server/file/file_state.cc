@@ -58,7 +58,7 @@ Allowed AllowedOf(const RecordHeader& header, const LayerSpec& spec) {
 
 Allowed AllowedOf(const RecordHeader& header, std::size_t layers) {
   if (header.type != RecordType::kCommit) return {};
-  return {.most_count = static_cast<std::int64_t>(kMaxRequestIdBytes),
+  return {.most_count = static_cast<std::int64_t>(limits::kRequestIdBytes),
           .payload_bytes = CommitBytes(layers, static_cast<std::uint64_t>(header.count))};
 }
 

@@ -10,20 +10,10 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "server/session/session_limits.h"
 #include "server/session/session_store.h"
 
 namespace oscarkv {
-
-// The limits of CreateSession (server/rpc/limits.h), which this library does not see.
-inline constexpr std::size_t kMaxIdBytes = 128;
-inline constexpr std::size_t kMaxRequestIdBytes = 128;
-inline constexpr std::size_t kMaxModelBytes = 256;
-inline constexpr std::size_t kMaxSessionLayers = 1024;
-inline constexpr int kMaxLayerId = 65535;
-inline constexpr int kMaxKvHeads = 1024;
-inline constexpr int kMaxWindow = 4096;
-inline constexpr int kMaxSinks = 128;
-inline constexpr float kMaxScale = 65536;
 
 inline constexpr std::uint64_t kMaxSessionBytes = std::uint64_t{1} << 28;  // of the payload
 

@@ -84,6 +84,10 @@ void PageTable::Count(const Chunk& chunk, std::size_t page, int sign) {
   bytes_ += sign * chunk.blocks[page].bytes();
 }
 
+void PageTable::Uncount(const Chunk& chunk) {
+  for (std::size_t page = 0; page < chunk.refs.size(); ++page) Count(chunk, page, -1);
+}
+
 void PageTable::Pop(std::size_t count) {
   for (; count > 0; --count) {
     if (runs_.back().size() == 1) {
@@ -101,8 +105,7 @@ void PageTable::Pop(std::size_t count) {
 }
 
 void PageTable::PopChunk() {
-  const Chunk& chunk = *parts_.back().chunk;
-  for (std::size_t page = 0; page < chunk.refs.size(); ++page) Count(chunk, page, -1);
+  Uncount(*parts_.back().chunk);
   parts_.pop_back();
   runs_.pop_back();
 }
@@ -132,9 +135,7 @@ void PageTable::DropBefore(std::int64_t position) noexcept {
   const auto unseen = [&](const PageRef& page) { return EndOf(page) <= position; };
   std::ptrdiff_t whole = 0;  // chunks of which nothing is left
   for (; whole < std::ssize(parts_) && unseen(runs_[whole].back()); ++whole) {
-    for (std::size_t page = 0; page < runs_[whole].size(); ++page) {
-      Count(*parts_[whole].chunk, page, -1);
-    }
+    Uncount(*parts_[whole].chunk);
   }
   parts_.erase(parts_.begin(), parts_.begin() + whole);
   runs_.erase(runs_.begin(), runs_.begin() + whole);

@@ -80,6 +80,7 @@ class PageTable {
   // Puts copies in the place of chunks that are shared, from that one on.
   void OwnFrom(std::size_t part);
   void Count(const Chunk& chunk, std::size_t page, int sign);
+  void Uncount(const Chunk& chunk);
   void PopChunk();
 
   std::vector<Part> parts_;

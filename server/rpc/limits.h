@@ -1,19 +1,9 @@
-// Limits of requests that proto/oscarkv/v1/kv_cache.proto states, but for kHeadDims and
-// kMaxQueryHeadsPerKvHead (kernels/api/layer_spec.h) and kPositionLimit (server/session).
+// Limits of requests that proto/oscarkv/v1/kv_cache.proto states.
 #pragma once
 
+#include "server/session/session_limits.h"  // IWYU pragma: export
+
 namespace oscarkv::limits {
-
-inline constexpr int kIdCharacters = 128;
-inline constexpr int kRequestIdBytes = 128;
-inline constexpr int kModelBytes = 256;
-
-inline constexpr int kLayers = 1024;
-inline constexpr int kMaxLayerId = 65535;
-inline constexpr int kKvHeads = 1024;
-inline constexpr int kMaxWindow = 4096;
-inline constexpr int kMaxSinks = 128;
-inline constexpr float kMaxScale = 65536;
 
 inline constexpr int kItems = 4096;
 inline constexpr int kPrefixKeys = 4096;

@@ -33,18 +33,11 @@
 #include "server/pages/window.h"
 #include "server/session/preparation.h"
 #include "server/session/query_sample.h"
+#include "server/session/repeat_records.h"
 #include "server/session/sealing.h"
 #include "server/session/session_store.h"
 
 namespace oscarkv {
-
-// What tells a repeat of an append from another one.
-struct AppendRecord {
-  std::int64_t start = 0;
-  std::int32_t count = 0;
-  DType dtype = DType::kBF16;
-  std::uint32_t crc = 0;  // CRC-32C of the bytes of keys, then of values
-};
 
 // How many tokens after the first one that allows a page to be sealed it is sealed: steps in which
 // it can be sealed ahead. Each keeps one more token in 16 bits.

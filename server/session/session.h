@@ -26,18 +26,10 @@
 #include "server/pages/memory_budget.h"
 #include "server/session/gate.h"
 #include "server/session/layer_state.h"
+#include "server/session/repeat_records.h"
 #include "server/session/session_store.h"
 
 namespace oscarkv {
-
-// What tells a repeat of a truncate from another one.
-struct TruncateRecord {
-  std::string request_id;        // "": not repeatable
-  std::uint64_t generation = 0;  // that was asked for, not the one begun
-  std::int64_t length = 0;
-
-  friend bool operator==(const TruncateRecord&, const TruncateRecord&) = default;
-};
 
 class Session {
  public:

@@ -16,6 +16,7 @@
 
 #include "server/file/session_file_reader.h"
 #include "server/file/session_file_writer.h"
+#include "tests/server/file/read_pieces.h"
 
 namespace oscarkv {
 namespace {
@@ -68,17 +69,6 @@ void PutRight(std::vector<std::byte>& bytes) {
   }
 }
 
-absl::StatusOr<SessionFileContents> ReadPieces(std::span<const std::byte> bytes,
-                                               std::size_t piece) {
-  SessionFileReader reader;
-  while (!bytes.empty()) {
-    const std::size_t taken = std::min(piece, bytes.size());
-    if (absl::Status s = reader.Push(bytes.first(taken)); !s.ok()) return s;
-    bytes = bytes.subspan(taken);
-  }
-  return reader.Finish();
-}
-
 void CheckState(const SessionFileState& state, const ByteSource& file) {
   for (const FileLayer& layer : state.layers()) {
     std::int64_t next = layer.released_to();
@@ -94,7 +84,7 @@ void CheckState(const SessionFileState& state, const ByteSource& file) {
 }
 
 void CheckFile(Bytes file) {
-  const auto read = ReadPieces(file.bytes, file.bytes.size() + 1);
+  const auto read = ReadPieces(file.bytes);
   const auto pieces = ReadPieces(file.bytes, 61);
   if (read.ok() != pieces.ok()) Fail("it matters how the file is cut into pieces");
   const auto index = IndexSessionFile(file);

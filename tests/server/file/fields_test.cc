@@ -12,23 +12,12 @@
 #include "gtest/gtest.h"
 #include "kernels/api/page_layout.h"
 #include "server/file/token_rows.h"
-#include "server/rpc/limits.h"
 #include "tests/server/file/known_files.h"
 
 namespace oscarkv {
 namespace {
 
 using ::testing::HasSubstr;
-
-static_assert(kMaxIdBytes == limits::kIdCharacters);
-static_assert(kMaxRequestIdBytes == limits::kRequestIdBytes);
-static_assert(kMaxModelBytes == limits::kModelBytes);
-static_assert(kMaxSessionLayers == limits::kLayers);
-static_assert(kMaxLayerId == limits::kMaxLayerId);
-static_assert(kMaxKvHeads == limits::kKvHeads);
-static_assert(kMaxWindow == limits::kMaxWindow);
-static_assert(kMaxSinks == limits::kMaxSinks);
-static_assert(kMaxScale == limits::kMaxScale);
 
 TEST(SessionFieldsTest, ComeBackAsTheyWere) {
   Random random(1);
@@ -310,7 +299,7 @@ TEST(SessionFileWriterTest, RefusesWhatDoesNotFollowAndGoesOn) {
   commit.layers[0].length = 5;
   EXPECT_FALSE(writer->Commit(commit, Durability::kWritten).ok());
   commit.layers.emplace_back();
-  commit.layers[0].last_append = LastAppend{.start = 3, .count = 1};
+  commit.layers[0].last_append = AppendRecord{.start = 3, .count = 1};
   EXPECT_FALSE(writer->Commit(commit, Durability::kWritten).ok());
   commit.layers[0].last_append->start = 4;
   EXPECT_EQ(writer->Commit(commit, Durability::kWritten), absl::OkStatus());

@@ -1,22 +1,10 @@
 #include "tests/server/file/file_testing.h"
 
-#include <algorithm>
 #include <cstring>
 
 #include "server/file/token_rows.h"
 
 namespace oscarkv {
-
-absl::StatusOr<SessionFileContents> ReadPieces(std::span<const std::byte> bytes,
-                                               std::size_t piece) {
-  SessionFileReader reader;
-  while (!bytes.empty()) {
-    const std::size_t taken = std::min(piece, bytes.size());
-    if (absl::Status s = reader.Push(bytes.first(taken)); !s.ok()) return s;
-    bytes = bytes.subspan(taken);
-  }
-  return reader.Finish();
-}
 
 std::vector<std::size_t> TestFile::Records() const {
   std::vector<std::size_t> offsets;

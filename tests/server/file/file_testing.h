@@ -13,16 +13,13 @@
 #include "server/file/session_file_writer.h"
 #include "tests/server/file/file_model.h"
 #include "tests/server/file/memory_file.h"
+#include "tests/server/file/read_pieces.h"
 
 namespace oscarkv {
 
 using FileBytes = std::vector<std::byte>;
 
 inline constexpr std::uint64_t kTestFileId = 0x1234'5678'9abc'def0;
-
-// Reads bytes pushed in pieces of that size.
-absl::StatusOr<SessionFileContents> ReadPieces(std::span<const std::byte> bytes,
-                                               std::size_t piece = SIZE_MAX);
 
 // A file and what is known of it.
 struct TestFile {

@@ -50,7 +50,7 @@ FileBytes ExampleFile() {
       .generation = 5,
       .time = kCreated + absl::Seconds(1),
       .layers = {
-          {.length = 3, .last_append = LastAppend{.start = 2, .count = 1, .crc = 0x12345678}}}};
+          {.length = 3, .last_append = AppendRecord{.start = 2, .count = 1, .crc = 0x12345678}}}};
   EXPECT_EQ(writer->Commit(commit, Durability::kWritten), absl::OkStatus());
   return file.bytes;
 }
@@ -99,11 +99,11 @@ SessionFields GoldenFields() {
 SessionCommit GoldenCommit() {
   return {.generation = 12,
           .time = kCreated + absl::Hours(1),
-          .last_truncate = LastTruncate{.request_id = "cut", .generation = 11, .length = 138},
+          .last_truncate = TruncateRecord{.request_id = "cut", .generation = 11, .length = 138},
           .layers = {{.length = 138},
                      {.length = 70,
-                      .last_append =
-                          LastAppend{.start = 64, .count = 6, .dtype = DType::kFP32, .crc = 99}}}};
+                      .last_append = AppendRecord{
+                          .start = 64, .count = 6, .dtype = DType::kFP32, .crc = 99}}}};
 }
 
 FileBytes GoldenPayload(int seed, std::size_t bytes) {

@@ -84,8 +84,9 @@ TEST(SessionFileRoundTripTest, ACheckpointCostsWhatIsNew) {
     for (const FilePiece& query : layer.queries()) sample += 64 + PaddedBytes(query.place.bytes);
   }
   ASSERT_EQ(model.Checkpoint(writer.get(), Durability::kWritten), absl::OkStatus());
-  EXPECT_LE(file.bytes.size() - before,
-            sample + 128 + PaddedBytes(CommitBytes(model.layers().size(), kMaxRequestIdBytes)));
+  EXPECT_LE(
+      file.bytes.size() - before,
+      sample + 128 + PaddedBytes(CommitBytes(model.layers().size(), limits::kRequestIdBytes)));
 }
 
 class Recorder : public SessionFileVisitor {

@@ -11,9 +11,9 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "kernels/backend_factory.h"
 #include "server/session/session_store.h"
 #include "tests/server/support/error_details.h"
+#include "tests/server/support/store_on_cpu.h"
 #include "tests/server/support/test_session.h"
 
 namespace oscarkv {
@@ -22,23 +22,9 @@ namespace {
 using testing::DetailOf;
 using testing::ReasonOf;
 
-class ForkTest : public ::testing::Test {
+class ForkTest : public StoreOnCpu {
  protected:
-  ForkTest() {
-    BackendResult made = MakeBackend({.kind = BackendKind::kCpu, .threads = 1});
-    EXPECT_TRUE(made.status.ok()) << made.status.message;
-    backend_ = std::move(made.backend);
-    MakeStore(std::int64_t{1} << 30);
-  }
-
-  void MakeStore(std::int64_t budget) {
-    store_ = std::make_unique<SessionStore>(
-        backend_.get(),
-        StoreOptions{.memory_budget_bytes = budget, .settle_after = absl::InfiniteDuration()});
-  }
-
   void Create(SessionConfig config) { ASSERT_TRUE(store_->Create(std::move(config)).ok()); }
-  SessionInfo Info(const std::string& id) { return *store_->Get(id); }
 
   ForkItem Item(const std::string& source, const std::string& session,
                 std::optional<std::int64_t> length = std::nullopt) {
@@ -55,35 +41,14 @@ class ForkTest : public ::testing::Test {
     return item;
   }
 
-  // Appends `count` tokens to all layers and attends with the last two; returns the answers.
-  std::vector<float> Step(const std::string& id, std::int64_t begin, int count,
-                          std::uint64_t seed = 20) {
-    const SessionInfo info = Info(id);
-    std::vector<float> answers;
-    for (std::size_t i = 0; i < info.layers.size(); ++i) {
-      const Source source{.spec = &info.config->layers[i], .seed = seed + i};
-      Request request = AttendRequest(id, info.generation, source, begin, count, 2);
-      const absl::Status status = Attend(store_.get(), info.layers[i].layer, &request);
-      EXPECT_TRUE(status.ok()) << status;
-      answers.insert(answers.end(), request.outputs.begin(), request.outputs.end());
-      answers.insert(answers.end(), request.log_sum_exps.begin(), request.log_sum_exps.end());
-    }
-    return answers;
-  }
-  void Fill(const std::string& id, std::int64_t begin, std::int64_t end, int most = 100) {
-    for (std::int64_t at = begin; at < end; at += most) {
-      Step(id, at, static_cast<int>(std::min<std::int64_t>(most, end - at)));
-    }
-  }
   std::vector<Tokens> All(const std::string& id) {
     std::vector<Tokens> all;
-    for (std::size_t i = 0; i < Info(id).layers.size(); ++i)
+    for (std::size_t i = 0; i < Info(id).layers.size(); ++i) {
       all.push_back(*ReadAll(*store_, id, i));
+    }
     return all;
   }
 
-  std::unique_ptr<Backend> backend_;
-  std::unique_ptr<SessionStore> store_;
   int requests_ = 0;
 };
 
@@ -94,8 +59,8 @@ TEST_F(ForkTest, IsTheSourceUpToALength) {
     SCOPED_TRACE(length);
     Create(SessionOfAllKinds("source"));
     Create(SessionOfAllKinds("twin"));
-    Fill("source", 0, kLength);
-    Fill("twin", 0, kLength);
+    Fill("source", 0, kLength, 100);
+    Fill("twin", 0, kLength, 100);
     const ForkItem fork = Fork(Item("source", "fork", length));
     ASSERT_TRUE(fork.status.ok()) << fork.status;
     EXPECT_EQ(fork.info.committed_length, length);
@@ -105,7 +70,7 @@ TEST_F(ForkTest, IsTheSourceUpToALength) {
     EXPECT_TRUE(All("fork") == All("twin"));
     const std::vector<Tokens> before = All("source");
     for (std::int64_t at = length; at < length + 300; at += 60) {
-      EXPECT_EQ(Step("fork", at, 60, 70), Step("twin", at, 60, 70));
+      EXPECT_EQ(Step("fork", at, 60, 2, 70), Step("twin", at, 60, 2, 70));
     }
     EXPECT_TRUE(All("fork") == All("twin"));
     EXPECT_TRUE(All("source") == before);
@@ -122,14 +87,14 @@ TEST_F(ForkTest, TheSourceGoesOnAsIfNothingHadHappened) {
     EXPECT_EQ(Step("source", at, 45), Step("twin", at, 45));
     const std::string id = absl::StrCat("fork ", at);
     ASSERT_TRUE(Fork(Item("source", id)).status.ok());
-    if (at % 2 == 0) Step(id, at + 45, 30, 99);
+    if (at % 2 == 0) Step(id, at + 45, 30, 2, 99);
   }
   EXPECT_TRUE(All("source") == All("twin"));
 }
 
 TEST_F(ForkTest, StopsAtTheLeastLengthOfAllLayers) {
   Create(SmallSession("source", 2));
-  Fill("source", 0, 10);
+  Fill("source", 0, 10, 100);
   const SessionInfo info = Info("source");
   const Source source{.spec = &info.config->layers[0], .seed = 20};
   Request ahead = AppendRequest("source", info.generation, source, 10, 3, true);
@@ -148,13 +113,13 @@ TEST_F(ForkTest, StopsAtTheLeastLengthOfAllLayers) {
 // A fork keeps what it has when its source goes, and the other way round.
 TEST_F(ForkTest, OutlivesItsSource) {
   Create(SmallSession("source"));
-  Fill("source", 0, 700);
+  Fill("source", 0, 700, 100);
   const std::vector<Tokens> before = All("source");
   ASSERT_TRUE(Fork(Item("source", "fork")).status.ok());
   ASSERT_TRUE(Fork(Item("fork", "fork of the fork")).status.ok());
   ASSERT_TRUE(store_->Delete("source", 0).ok());
   ASSERT_TRUE(store_->Truncate("fork", "", Info("fork").generation, 5).ok());
-  Step("fork", 5, 300, 55);
+  Step("fork", 5, 300, 2, 55);
   EXPECT_TRUE(All("fork of the fork") == before);
 }
 
@@ -178,7 +143,7 @@ TEST_F(ForkTest, CostsNextToNothing) {
 
 TEST_F(ForkTest, IsSafeToRepeat) {
   Create(SmallSession("source"));
-  Fill("source", 0, 50);
+  Fill("source", 0, 50, 100);
   const ForkItem item = Item("source", "fork", 40);
   const ForkItem first = Fork(item);
   ASSERT_TRUE(first.status.ok());
@@ -204,7 +169,7 @@ TEST_F(ForkTest, IsSafeToRepeat) {
 TEST_F(ForkTest, SessionsTradePlaces) {
   for (const char* id : {"a", "b", "c"}) Create(SmallSession(id, 2));
   for (const char* id : {"a", "b", "c"}) {
-    Step(id, 0, 170, 20 + static_cast<std::uint64_t>(id[0]));
+    Step(id, 0, 170, 2, 20 + static_cast<std::uint64_t>(id[0]));
   }
   const std::vector<Tokens> a = All("a");
   const std::vector<Tokens> b = All("b");
@@ -233,7 +198,7 @@ TEST_F(ForkTest, SessionsTradePlaces) {
 
 TEST_F(ForkTest, WrongItemsChangeNothing) {
   Create(SmallSession("source"));
-  Fill("source", 0, 50);
+  Fill("source", 0, 50, 100);
   ForkItem nobody = Item("source", "fork");
   nobody.source = "nobody";
   EXPECT_EQ(ReasonOf(Fork(nobody).status), "SESSION_NOT_FOUND");
@@ -253,12 +218,11 @@ TEST_F(ForkTest, WrongItemsChangeNothing) {
 
 TEST_F(ForkTest, WithoutMemoryNothingIsLeftBehind) {
   Create(SmallSession("source"));
-  Fill("source", 0, 50);
+  Fill("source", 0, 50, 100);
   const std::int64_t needed = store_->Totals().resident_bytes;
-  store_.reset();
   MakeStore(needed + 100);
   Create(SmallSession("source"));
-  Fill("source", 0, 50);
+  Fill("source", 0, 50, 100);
   const StoreTotals before = store_->Totals();
   const ForkItem fork = Fork(Item("source", "fork"));
   EXPECT_EQ(ReasonOf(fork.status), "OUT_OF_MEMORY");
@@ -283,7 +247,7 @@ TEST_F(ForkTest, WhileTheSourceIsInUse) {
         item.request_id = absl::StrCat("request ", t, " ", i);
         store_->Fork({&item, 1});
         EXPECT_TRUE(item.status.ok()) << item.status;
-        Step(item.session, item.info.committed_length, 40, 5);
+        Step(item.session, item.info.committed_length, 40, 2, 5);
         EXPECT_TRUE(store_->Delete(item.session, 0).ok());
       }
     });

@@ -9,24 +9,15 @@
 #include <utility>
 #include <vector>
 
-#include "kernels/backend_factory.h"
 #include "server/session/session_store.h"
+#include "tests/server/support/store_on_cpu.h"
 #include "tests/server/support/test_session.h"
 
 namespace oscarkv {
 namespace {
 
-class PrefixTest : public ::testing::Test {
+class PrefixTest : public StoreOnCpu {
  protected:
-  PrefixTest() {
-    BackendResult made = MakeBackend({.kind = BackendKind::kCpu, .threads = 1});
-    EXPECT_TRUE(made.status.ok()) << made.status.message;
-    backend_ = std::move(made.backend);
-    store_ = std::make_unique<SessionStore>(
-        backend_.get(),
-        StoreOptions{.memory_budget_bytes = 1 << 28, .settle_after = absl::InfiniteDuration()});
-  }
-
   static SessionConfig Config(const std::string& id, std::vector<PrefixKey> keys) {
     SessionConfig config = SessionOfAllKinds(id);
     config.tenant = "tenant";
@@ -40,28 +31,6 @@ class PrefixTest : public ::testing::Test {
     EXPECT_EQ(info->committed_length, info->reused_length);
     return info->reused_length;
   }
-  SessionInfo Info(const std::string& id) { return *store_->Get(id); }
-
-  std::vector<float> Step(const std::string& id, std::int64_t begin, int count) {
-    const SessionInfo info = Info(id);
-    std::vector<float> answers;
-    for (std::size_t i = 0; i < info.layers.size(); ++i) {
-      const Source source{.spec = &info.config->layers[i], .seed = 20 + i};
-      Request request = AttendRequest(id, info.generation, source, begin, count, 2);
-      const absl::Status status = Attend(store_.get(), info.layers[i].layer, &request);
-      EXPECT_TRUE(status.ok()) << status;
-      answers.insert(answers.end(), request.outputs.begin(), request.outputs.end());
-    }
-    return answers;
-  }
-  void Fill(const std::string& id, std::int64_t begin, std::int64_t end) {
-    for (std::int64_t at = begin; at < end; at += 50) {
-      Step(id, at, static_cast<int>(std::min<std::int64_t>(50, end - at)));
-    }
-  }
-
-  std::unique_ptr<Backend> backend_;
-  std::unique_ptr<SessionStore> store_;
 };
 
 TEST_F(PrefixTest, TheLongestThatIsThereIsReused) {

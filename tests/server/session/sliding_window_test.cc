@@ -10,9 +10,9 @@
 #include <string>
 #include <vector>
 
-#include "kernels/backend_factory.h"
 #include "server/session/session_store.h"
 #include "tests/server/support/error_details.h"
+#include "tests/server/support/store_on_cpu.h"
 #include "tests/server/support/test_session.h"
 
 namespace oscarkv {
@@ -23,15 +23,9 @@ using testing::ReasonOf;
 
 constexpr std::int64_t kRollback = 100;
 
-class SlidingWindowTest : public ::testing::Test {
+class SlidingWindowTest : public StoreOnCpu {
  protected:
   SlidingWindowTest() {
-    BackendResult made = MakeBackend({.kind = BackendKind::kCpu, .threads = 1});
-    EXPECT_TRUE(made.status.ok()) << made.status.message;
-    backend_ = std::move(made.backend);
-    store_ = std::make_unique<SessionStore>(
-        backend_.get(),
-        StoreOptions{.memory_budget_bytes = 1 << 28, .settle_after = absl::InfiniteDuration()});
     Create("s", kRollback);
     Create("twin", kPositionLimit);  // frees nothing
   }
@@ -48,7 +42,7 @@ class SlidingWindowTest : public ::testing::Test {
     ASSERT_TRUE(store_->Create(std::move(config)).ok());
   }
 
-  SessionInfo Info(const std::string& id = "s") { return *store_->Get(id); }
+  SessionInfo Info(const std::string& id = "s") const { return StoreOnCpu::Info(id); }
 
   Request MakeRequest(const std::string& id, int layer, std::int64_t begin, int count,
                       int queries) {
@@ -58,17 +52,9 @@ class SlidingWindowTest : public ::testing::Test {
     return AttendRequest(id, info.generation, source, begin, count, queries);
   }
 
-  // Appends `count` tokens to all layers and attends with all of them; returns the answers.
+  // Attends with all tokens that it appends.
   std::vector<float> Step(const std::string& id, std::int64_t begin, int count) {
-    std::vector<float> answers;
-    for (int layer = 0; layer < 4; ++layer) {
-      Request request = MakeRequest(id, layer, begin, count, count);
-      const absl::Status status = Attend(store_.get(), layer, &request);
-      EXPECT_TRUE(status.ok()) << status;
-      answers.insert(answers.end(), request.outputs.begin(), request.outputs.end());
-      answers.insert(answers.end(), request.log_sum_exps.begin(), request.log_sum_exps.end());
-    }
-    return answers;
+    return StoreOnCpu::Step(id, begin, count, count);
   }
   void Fill(std::int64_t begin, std::int64_t end, int most = 40) {
     for (std::int64_t at = begin; at < end; at += most) {
@@ -79,9 +65,6 @@ class SlidingWindowTest : public ::testing::Test {
   absl::Status Truncate(const std::string& id, std::int64_t length) {
     return store_->Truncate(id, "", Info(id).generation, length).status();
   }
-
-  std::unique_ptr<Backend> backend_;
-  std::unique_ptr<SessionStore> store_;
 };
 
 TEST_F(SlidingWindowTest, AnswersAreThoseOfASessionThatKeepsAll) {

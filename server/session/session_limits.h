@@ -1,0 +1,19 @@
+// What a session may be at most, as proto/oscarkv/v1/kv_cache.proto states: for requests and for
+// session files alike. kHeadDims and kMaxQueryHeadsPerKvHead are in kernels/api/layer_spec.h,
+// kPositionLimit in server/session/session_store.h.
+#pragma once
+
+namespace oscarkv::limits {
+
+inline constexpr int kIdCharacters = 128;
+inline constexpr int kRequestIdBytes = 128;
+inline constexpr int kModelBytes = 256;
+
+inline constexpr int kLayers = 1024;
+inline constexpr int kMaxLayerId = 65535;
+inline constexpr int kKvHeads = 1024;
+inline constexpr int kMaxWindow = 4096;
+inline constexpr int kMaxSinks = 128;
+inline constexpr float kMaxScale = 65536;
+
+}  // namespace oscarkv::limits
