@@ -27,6 +27,9 @@ void AddInfoCommand(CLI::App& app, CommandContext& context);
 void AddInspectCommand(CLI::App& app, CommandContext& context);
 void AddReplayCommand(CLI::App& app, CommandContext& context);
 void AddSessionCommands(CLI::App& app, CommandContext& context);
+// Those of AddSessionCommands that are about files.
+void AddSessionVerifyCommand(CLI::App& group, CommandContext& context);
+void AddSessionInspectCommand(CLI::App& group, CommandContext& context);
 
 // --address, or OSCARKV_ADDRESS; `otherwise` says in the help what is done without.
 const CLI::Option* AddAddressOption(CLI::App& command, const std::string& otherwise);

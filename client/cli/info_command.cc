@@ -12,25 +12,21 @@ absl::Status RunInfo(const CommandContext& context, const std::string& address) 
   const v1::GetServerInfoResponse& info = (*client)->server_info();
   if (context.json) return PrintJson(context.out, info);
 
-  const std::vector<std::pair<const char*, std::string>> lines = {
-      {"version", info.version()},
-      {"backend", absl::StrCat(info.backend(), ", ", info.device())},
-      {"threads", absl::StrCat(info.threads())},
-      {"default profile", v1::Profile_Name(info.default_profile())},
-      {"head dims", absl::StrJoin(info.head_dims(), ", ")},
-      {"sessions", absl::StrCat(info.sessions())},
-      {"memory budget", FormatBytes(info.memory_budget_bytes())},
-      {"resident", FormatBytes(info.resident_bytes())},
-      {"logical", FormatBytes(info.logical_bytes())},
-      {"in blocks", FormatBytes(info.block_bytes())},
-      {"held for blocks", FormatBytes(info.held_bytes())},
-      {"receives at most", FormatBytes(info.max_receive_message_bytes())},
-      {"sends at most", FormatBytes(info.max_send_message_bytes())},
-  };
-  for (const auto& [name, value] : lines) {
-    context.out << name << ":" << std::string(20 - std::char_traits<char>::length(name), ' ')
-                << value << "\n";
-  }
+  PrintFields(context.out, {
+                               {"version", info.version()},
+                               {"backend", absl::StrCat(info.backend(), ", ", info.device())},
+                               {"threads", absl::StrCat(info.threads())},
+                               {"default profile", v1::Profile_Name(info.default_profile())},
+                               {"head dims", absl::StrJoin(info.head_dims(), ", ")},
+                               {"sessions", absl::StrCat(info.sessions())},
+                               {"memory budget", FormatBytes(info.memory_budget_bytes())},
+                               {"resident", FormatBytes(info.resident_bytes())},
+                               {"logical", FormatBytes(info.logical_bytes())},
+                               {"in blocks", FormatBytes(info.block_bytes())},
+                               {"held for blocks", FormatBytes(info.held_bytes())},
+                               {"receives at most", FormatBytes(info.max_receive_message_bytes())},
+                               {"sends at most", FormatBytes(info.max_send_message_bytes())},
+                           });
   return absl::OkStatus();
 }
 

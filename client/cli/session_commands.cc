@@ -176,12 +176,14 @@ void AddDeleteCommand(CLI::App& group, CommandContext& context) {
 }  // namespace
 
 void AddSessionCommands(CLI::App& app, CommandContext& context) {
-  CLI::App& group = *app.add_subcommand("session", "List, show, fork and delete sessions");
+  CLI::App& group = *app.add_subcommand("session", "Work with sessions and session files");
   group.require_subcommand(1);
   AddListCommand(group, context);
   AddGetCommand(group, context);
   AddForkCommand(group, context);
   AddDeleteCommand(group, context);
+  AddSessionVerifyCommand(group, context);
+  AddSessionInspectCommand(group, context);
 }
 
 }  // namespace oscarkv

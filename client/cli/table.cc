@@ -4,6 +4,7 @@
 #include <cstddef>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 
 namespace oscarkv {
@@ -34,6 +35,13 @@ void Table::Print(std::ostream& out) const {
     }
     absl::StripTrailingAsciiWhitespace(&line);
     out << line << "\n";
+  }
+}
+
+void PrintFields(std::ostream& out,
+                 const std::vector<std::pair<const char*, std::string>>& fields) {
+  for (const auto& [name, value] : fields) {
+    out << absl::StrFormat("%-20s %s\n", absl::StrCat(name, ":"), value);
   }
 }
 

@@ -23,6 +23,9 @@ class Table {
   std::vector<std::vector<std::string>> rows_;  // the first are the titles
 };
 
+// A line for each: the name, a colon, the value; values below each other.
+void PrintFields(std::ostream& out, const std::vector<std::pair<const char*, std::string>>& fields);
+
 // "0 B", "1023 B", "1.5 KiB", "2.0 GiB".
 std::string FormatBytes(std::int64_t bytes);
 // Three digits: "850 ns", "12.3 us", "4.56 ms", "1.2 s".

@@ -13,6 +13,7 @@
 #include "client/client.h"
 #include "client/replay/local_server.h"
 #include "tests/client/recording_builder.h"
+#include "tests/client/run_cli.h"
 
 namespace oscarkv {
 namespace {
@@ -20,21 +21,6 @@ namespace {
 using nlohmann::json;
 using testing::HasSubstr;
 using testing::StartsWith;
-
-struct Result {
-  int code = 0;
-  std::string out;
-  std::string err;
-};
-
-Result Oscarkv(std::vector<std::string> arguments) {
-  arguments.insert(arguments.begin(), "oscarkv");
-  std::vector<const char*> argv;
-  for (const std::string& argument : arguments) argv.push_back(argument.c_str());
-  std::ostringstream out, err;
-  const int code = RunCommandLine(static_cast<int>(argv.size()), argv.data(), out, err);
-  return {code, out.str(), err.str()};
-}
 
 std::set<std::string> KeysOf(const json& object) {
   std::set<std::string> keys;
@@ -87,7 +73,7 @@ TEST_F(CliTest, WrongUsageIsTwo) {
                                              {"replay", "x", "--positions", "0"},
                                              {"replay", "x", "--positions", "many"},
                                              {"replay", "x", "--profile", "sparse"}}) {
-    const Result result = Oscarkv(arguments);
+    const CliResult result = Oscarkv(arguments);
     EXPECT_EQ(result.code, 2) << testing::PrintToString(arguments);
     EXPECT_EQ(result.out, "");
     EXPECT_NE(result.err, "");
@@ -104,7 +90,7 @@ TEST_F(CliTest, HelpAndVersionAreZero) {
                                              {"session", "list", "--help"},
                                              {"replay", "--help"},
                                              {"inspect", "--help"}}) {
-    const Result result = Oscarkv(arguments);
+    const CliResult result = Oscarkv(arguments);
     EXPECT_EQ(result.code, 0);
     EXPECT_NE(result.out, "");
     EXPECT_EQ(result.err, "");
@@ -112,7 +98,7 @@ TEST_F(CliTest, HelpAndVersionAreZero) {
 }
 
 TEST_F(CliTest, FailuresAreOneAndSayWhy) {
-  Result result = Oscarkv({"info", "--address", "unix:/nonexistent/socket"});
+  CliResult result = Oscarkv({"info", "--address", "unix:/nonexistent/socket"});
   EXPECT_EQ(result.code, 1);
   EXPECT_EQ(result.out, "");
   EXPECT_THAT(result.err, HasSubstr("UNAVAILABLE: no answer from unix:/nonexistent/socket"));
@@ -139,7 +125,7 @@ TEST_F(CliTest, InfoShowsTheServer) {
   const std::string shown = Oscarkv({"info", "--address", address()}).out;
   EXPECT_THAT(shown, HasSubstr("PROFILE_DENSE"));
   EXPECT_THAT(shown, HasSubstr("held for blocks:"));
-  const Result result = Oscarkv({"info", "--json", "--address", address()});
+  const CliResult result = Oscarkv({"info", "--json", "--address", address()});
   EXPECT_EQ(result.code, 0) << result.err;
   EXPECT_EQ(json::parse(result.out)["version"], OSCARKV_VERSION);
 }
@@ -157,7 +143,7 @@ TEST_F(CliTest, TheAddressMayComeFromTheEnvironment) {
 TEST_F(CliTest, SessionsAreListedShownForkedAndDeleted) {
   CreateSession("s-1", "red");
   CreateSession("s-2", "");
-  Result result = Oscarkv({"session", "list", "--address", address()});
+  CliResult result = Oscarkv({"session", "list", "--address", address()});
   EXPECT_EQ(result.code, 0) << result.err;
   EXPECT_THAT(result.out, HasSubstr("s-1"));
   EXPECT_THAT(result.out, HasSubstr("s-2"));
@@ -228,7 +214,8 @@ void CheckReplayObject(const json& report) {
 }
 
 TEST_F(CliTest, ReplayStartsAServerOfItsOwn) {
-  const Result result = Oscarkv({"replay", DataPath("gemma3-270m"), "--positions", "2", "--json"});
+  const CliResult result =
+      Oscarkv({"replay", DataPath("gemma3-270m"), "--positions", "2", "--json"});
   ASSERT_EQ(result.code, 0) << result.err;
   const json report = json::parse(result.out);
   CheckReplayObject(report);
@@ -238,7 +225,7 @@ TEST_F(CliTest, ReplayStartsAServerOfItsOwn) {
 }
 
 TEST_F(CliTest, ReplayOfSeveralIsAList) {
-  const Result result =
+  const CliResult result =
       Oscarkv({"replay", "--profile", "paper", "--profile", "Dense", DataPath("gemma3-270m"),
                DataPath("smollm2-135m"), "--positions", "2", "--json", "--address", address()});
   ASSERT_EQ(result.code, 0) << result.err;
@@ -253,8 +240,8 @@ TEST_F(CliTest, ReplayOfSeveralIsAList) {
 }
 
 TEST_F(CliTest, ReplayPrintsATable) {
-  const Result result = Oscarkv({"replay", DataPath("gemma3-270m"), "--positions", "2", "--profile",
-                                 "all", "--address", address()});
+  const CliResult result = Oscarkv({"replay", DataPath("gemma3-270m"), "--positions", "2",
+                                    "--profile", "all", "--address", address()});
   ASSERT_EQ(result.code, 0) << result.err;
   for (const char* profile : {"DENSE", "PRECISE", "PAPER", "KIVI"}) {
     EXPECT_THAT(result.out, HasSubstr(profile));
