@@ -64,6 +64,20 @@ absl::Status CheckNames(const SessionConfig& config) {
   return s;
 }
 
+absl::Status CheckPrefixKeys(const std::vector<PrefixKey>& keys) {
+  absl::Status s =
+      CheckRange("prefix_keys", static_cast<std::int64_t>(keys.size()), 0, limits::kPrefixKeys);
+  std::int64_t before = 0;
+  for (const PrefixKey& prefix : keys) {
+    s.Update(CheckRange("prefix_keys.length", prefix.length, before + 1, kPositionLimit));
+    s.Update(CheckRange("prefix_keys.key", static_cast<std::int64_t>(prefix.key.size()),
+                        limits::kMinPrefixKeyBytes, limits::kMaxPrefixKeyBytes));
+    if (!s.ok()) return s;
+    before = prefix.length;
+  }
+  return s;
+}
+
 absl::Status CheckShape(const LayerSpec& spec) {
   const auto is_width = [](int dim) {
     return std::find(kHeadDims.begin(), kHeadDims.end(), dim) != kHeadDims.end();
@@ -166,6 +180,8 @@ absl::Status CheckLayer(const LayerSpec& spec, bool value_folded) {
 absl::Status CheckSession(const SessionConfig& config) {
   absl::Status s = CheckNames(config);
   s.Update(CheckRange("position_base", config.position_base, 0, kPositionLimit));
+  s.Update(CheckRange("rollback_tokens", config.rollback_tokens, 0, kPositionLimit));
+  s.Update(CheckPrefixKeys(config.prefix_keys));
   s.Update(CheckRange("layers", static_cast<std::int64_t>(config.layers.size()), 1,
                       static_cast<std::int64_t>(limits::kLayers)));
   if (config.storage != DType::kBF16 && config.storage != DType::kFP16) {

@@ -41,6 +41,11 @@ LayerCommit TakeLayer(ByteReader& in, bool& right) {
   return layer;
 }
 
+// 0: for ever.
+std::int64_t NanosecondsOf(absl::Duration ttl) {
+  return ttl == absl::InfiniteDuration() ? 0 : absl::ToInt64Nanoseconds(ttl);
+}
+
 bool IsLength(std::int64_t length) { return 0 <= length && length <= kPositionLimit; }
 
 }  // namespace
@@ -61,6 +66,13 @@ absl::Status CheckCommit(const SessionCommit& commit) {
       return InvalidField("last_truncate.length", absl::StrCat(truncate->length),
                           absl::StrCat("0 to ", kPositionLimit));
     }
+  }
+  if (commit.retention.ttl < absl::Nanoseconds(1)) {
+    return InvalidField("retention.ttl", absl::FormatDuration(commit.retention.ttl), "1ns or more");
+  }
+  if (!IsLength(commit.prefix_limit)) {
+    return InvalidField("prefix_limit", absl::StrCat(commit.prefix_limit),
+                        absl::StrCat("0 to ", kPositionLimit));
   }
   for (const LayerCommit& layer : commit.layers) {
     if (!IsLength(layer.length)) {
@@ -85,6 +97,10 @@ std::vector<std::byte> EncodeCommit(const SessionCommit& commit) {
   out.Put(absl::ToUnixNanos(commit.time));
   out.Put(truncate.generation);
   out.Put(truncate.length);
+  out.Put(commit.prefix_limit);
+  out.Put(NanosecondsOf(commit.retention.ttl));
+  out.Put(std::int32_t{commit.retention.priority});
+  out.Put(static_cast<std::uint32_t>(commit.retention.pinned));
   for (const LayerCommit& layer : commit.layers) PutLayer(layer, out);
   for (const char c : truncate.request_id) out.Put(c);
   return std::move(out.bytes());
@@ -100,6 +116,13 @@ absl::StatusOr<SessionCommit> DecodeCommit(const RecordHeader& header, std::size
   TruncateRecord truncate;
   truncate.generation = in.Take<std::uint64_t>();
   truncate.length = in.Take<std::int64_t>();
+  commit.prefix_limit = in.Take<std::int64_t>();
+  const auto ttl = in.Take<std::int64_t>();
+  commit.retention.ttl = ttl == 0 ? absl::InfiniteDuration() : absl::Nanoseconds(ttl);
+  commit.retention.priority = in.Take<std::int32_t>();
+  const auto pinned = in.Take<std::uint32_t>();
+  right = right && pinned <= 1;
+  commit.retention.pinned = pinned == 1;
   while (commit.layers.size() < layers) commit.layers.push_back(TakeLayer(in, right));
   for (auto i = header.count; i > 0; --i) truncate.request_id.push_back(in.Take<char>());
   if (!truncate.request_id.empty()) {

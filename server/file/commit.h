@@ -12,6 +12,8 @@
 #include "absl/time/time.h"
 #include "server/file/record.h"
 #include "server/session/repeat_records.h"
+#include "server/session/retention.h"
+#include "server/session/session_store.h"
 
 namespace oscarkv {
 
@@ -26,14 +28,17 @@ struct SessionCommit {
   std::uint64_t generation = 0;
   absl::Time time = {};                              // in whole nanoseconds
   std::optional<TruncateRecord> last_truncate = {};  // where it can be repeated
-  std::vector<LayerCommit> layers = {};              // in the order of the session's
+  Retention retention = {};
+  std::int64_t prefix_limit =
+      kPositionLimit;                    // keys of longer prefixes are of tokens dropped since
+  std::vector<LayerCommit> layers = {};  // in the order of the session's
 
   friend bool operator==(const SessionCommit&, const SessionCommit&) = default;
 };
 
 // Of the payload, with a request id of that many bytes.
 constexpr std::uint64_t CommitBytes(std::size_t layers, std::uint64_t request_id_bytes) {
-  return 32 + 32 * std::uint64_t{layers} + request_id_bytes;
+  return 56 + 32 * std::uint64_t{layers} + request_id_bytes;
 }
 
 // RecordHeader::count of a commit record: the bytes of the last truncate's request id.

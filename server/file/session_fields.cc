@@ -138,6 +138,7 @@ std::vector<std::byte> EncodeSession(const SessionFields& fields) {
   const SessionConfig& config = fields.config;
   ByteWriter out;
   out.Put(config.position_base);
+  out.Put(config.rollback_tokens);
   out.Put(absl::ToUnixNanos(fields.create_time));
   out.Put(DirectionsCrc(config));
   out.Put(static_cast<std::uint16_t>(config.storage));
@@ -150,6 +151,11 @@ std::vector<std::byte> EncodeSession(const SessionFields& fields) {
   for (std::size_t i = 0; i < config.layers.size(); ++i) {
     PutLayer(config.layers[i], config.value_folded[i], out);
   }
+  out.Put(static_cast<std::uint16_t>(config.prefix_keys.size()));
+  for (const PrefixKey& prefix : config.prefix_keys) {
+    out.Put(prefix.length);
+    out.PutString(prefix.key);
+  }
   return std::move(out.bytes());
 }
 
@@ -158,6 +164,7 @@ absl::StatusOr<SessionFields> DecodeSession(std::span<const std::byte> payload) 
   SessionFields fields;
   SessionConfig& config = fields.config;
   config.position_base = in.Take<std::int64_t>();
+  config.rollback_tokens = in.Take<std::int64_t>();
   fields.create_time = absl::FromUnixNanos(in.Take<std::int64_t>());
   const auto directions_crc = in.Take<std::uint32_t>();
   const auto storage = in.Take<std::uint16_t>();
@@ -175,6 +182,10 @@ absl::StatusOr<SessionFields> DecodeSession(std::span<const std::byte> payload) 
     spec.storage = config.storage;
     config.layers.push_back(std::move(spec));
     config.value_folded.push_back(extras.back().value_folded);
+  }
+  for (auto keys = in.Take<std::uint16_t>(); keys > 0 && !in.short_of_bytes(); --keys) {
+    const auto length = in.Take<std::int64_t>();
+    config.prefix_keys.push_back({.length = length, .key = in.TakeString()});
   }
   if (!in.complete()) return Damaged("its fields do not fill it", "fields that do");
   if (!right) return Damaged("an unknown number for a choice", "one of this version");

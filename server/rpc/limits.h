@@ -6,9 +6,6 @@
 namespace oscarkv::limits {
 
 inline constexpr int kItems = 4096;
-inline constexpr int kPrefixKeys = 4096;
-inline constexpr int kMinPrefixKeyBytes = 8;
-inline constexpr int kMaxPrefixKeyBytes = 64;
 
 inline constexpr int kListDefault = 100;
 inline constexpr int kListMax = 1000;

@@ -9,6 +9,10 @@ inline constexpr int kIdCharacters = 128;
 inline constexpr int kRequestIdBytes = 128;
 inline constexpr int kModelBytes = 256;
 
+inline constexpr int kPrefixKeys = 4096;
+inline constexpr int kMinPrefixKeyBytes = 8;
+inline constexpr int kMaxPrefixKeyBytes = 64;
+
 inline constexpr int kLayers = 1024;
 inline constexpr int kMaxLayerId = 65535;
 inline constexpr int kKvHeads = 1024;

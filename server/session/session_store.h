@@ -32,6 +32,8 @@ inline constexpr std::int64_t kDefaultRollbackTokens = 256;
 struct PrefixKey {
   std::int64_t length = 0;
   std::string key;
+
+  friend bool operator==(const PrefixKey&, const PrefixKey&) = default;
 };
 
 // Fixed at create.

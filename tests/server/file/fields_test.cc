@@ -39,6 +39,8 @@ TEST(SessionFieldsTest, ComeBackAsTheyWere) {
     EXPECT_EQ(config.rope_digest, fields.config.rope_digest);
     EXPECT_EQ(config.storage, fields.config.storage);
     EXPECT_EQ(config.position_base, fields.config.position_base);
+    EXPECT_EQ(config.rollback_tokens, fields.config.rollback_tokens);
+    EXPECT_EQ(config.prefix_keys, fields.config.prefix_keys);
     EXPECT_EQ(config.value_folded, fields.config.value_folded);
     ASSERT_EQ(config.layers.size(), fields.config.layers.size());
     for (std::size_t i = 0; i < config.layers.size(); ++i) {
@@ -111,6 +113,12 @@ TEST(SessionFieldsTest, WhatCreateSessionRefuses) {
       [](SessionConfig& c) { c.content_digest.assign(257, 'a'); },
       [](SessionConfig& c) { c.position_base = -1; },
       [](SessionConfig& c) { c.position_base = kPositionLimit + 1; },
+      [](SessionConfig& c) { c.rollback_tokens = -1; },
+      [](SessionConfig& c) { c.rollback_tokens = kPositionLimit + 1; },
+      [](SessionConfig& c) { c.prefix_keys = {{.length = 0, .key = "12345678"}}; },
+      [](SessionConfig& c) { c.prefix_keys = {{.length = 1, .key = "1234567"}}; },
+      [](SessionConfig& c) { c.prefix_keys = {{.length = 1, .key = std::string(65, 'x')}}; },
+      [](SessionConfig& c) { c.prefix_keys.assign(2, {.length = 1, .key = "12345678"}); },
       [](SessionConfig& c) { c.storage = DType::kFP32; },
       [](SessionConfig& c) { c.storage = DType::kBF16; },
       [](SessionConfig& c) { c.layers.clear(); },
@@ -197,8 +205,8 @@ TEST(SessionFileFieldsTest, OtherVersionsAndByteOrders) {
 
 TEST(SessionFileFieldsTest, PagesOfAnotherSize) {
   FileBytes bytes = ExampleFile();
-  bytes[0xe2] ^= std::byte{64};
-  std::vector<std::byte> payload(bytes.begin() + 0x80, bytes.begin() + 0x80 + 118);
+  bytes[0xea] ^= std::byte{64};
+  std::vector<std::byte> payload(bytes.begin() + 0x80, bytes.begin() + 0x80 + 128);
   const absl::Status s = DecodeSession(payload).status();
   EXPECT_TRUE(absl::IsFailedPrecondition(s)) << s;
   EXPECT_THAT(std::string(s.message()), HasSubstr("page size of layer 0 is 5248 bytes"));

@@ -90,6 +90,10 @@ SessionFields AnySession(Random& random) {
   config.model_revision = AnyText(random, 0, 9);
   config.rope_digest = AnyText(random, 0, 9);
   config.storage = OneOf(random, {DType::kBF16, DType::kFP16});
+  config.rollback_tokens = OneOf<std::int64_t>(random, {0, 256, kPositionLimit});
+  for (std::int64_t length = random() % 3; length > 0 && length < 1000; length *= 4) {
+    config.prefix_keys.push_back({.length = length, .key = AnyText(random, 8, 64)});
+  }
   config.position_base = OneOf<std::int64_t>(random, {0, 5, 4096});
   int id = 0;
   for (auto layers = 1 + Below(random, 3); layers > 0; --layers) {
@@ -211,6 +215,11 @@ absl::Status FileModel::Checkpoint(SessionFileWriter* writer, Durability durabil
   commit_.time = absl::FromUnixNanos(Below(1'000'000'000'000'000'000));
   commit_.last_truncate.reset();
   if (Below(2) == 0) commit_.last_truncate = {AnyText(random_, 1, 128), random_(), Below(1000)};
+  commit_.prefix_limit = Below(2) == 0 ? kPositionLimit : Below(1000);
+  commit_.retention.priority = static_cast<int>(Below(5)) - 2;
+  commit_.retention.pinned = Below(2) == 0;
+  commit_.retention.ttl =
+      Below(2) == 0 ? absl::InfiniteDuration() : absl::Nanoseconds(1 + Below(1'000'000'000'000));
   for (std::size_t i = 0; i < layers_.size(); ++i) {
     if (absl::Status s = Add(i, writer); !s.ok()) return s;
     LayerCommit& layer = commit_.layers[i];

@@ -69,6 +69,8 @@ SessionFields GoldenFields() {
   config.rope_digest = std::string("rope");
   config.storage = DType::kFP16;
   config.position_base = 8;
+  config.rollback_tokens = 32;
+  config.prefix_keys = {{.length = 2, .key = "prefix 2"}, {.length = 100, .key = "prefix 100"}};
   config.layers = {SmallSpec(0), SmallSpec(3)};
   LayerSpec& sealing = config.layers[0];
   sealing.codec.window = 1;
@@ -100,6 +102,8 @@ SessionCommit GoldenCommit() {
   return {.generation = 12,
           .time = kCreated + absl::Hours(1),
           .last_truncate = TruncateRecord{.request_id = "cut", .generation = 11, .length = 138},
+          .retention = {.priority = -3, .pinned = true, .ttl = absl::Hours(8)},
+          .prefix_limit = 138,
           .layers = {{.length = 138},
                      {.length = 70,
                       .last_append = AppendRecord{
