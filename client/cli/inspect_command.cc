@@ -15,13 +15,14 @@ OrderedJson ToJson(const RecordedTensor& tensor) {
 }
 
 OrderedJson ToJson(const RecordedLayer& layer) {
-  OrderedJson json = {{"layer", layer.layer}, {"scale", layer.scale}};
+  OrderedJson json = {{"layer", layer.layer}, {"begin", layer.begin}, {"scale", layer.scale}};
   json["sliding_window"] = layer.sliding_window ? OrderedJson(*layer.sliding_window) : nullptr;
   json["softcap"] = layer.softcap ? OrderedJson(*layer.softcap) : nullptr;
   json["sink_logits"] = layer.sink_logits;
   json["key"] = ToJson(layer.key);
   json["value"] = ToJson(layer.value);
-  json["query"] = ToJson(layer.query);
+  json["query"] = layer.has_queries() ? ToJson(layer.query) : OrderedJson(nullptr);
+  json["query_heads"] = layer.query.heads;
   return json;
 }
 
@@ -29,14 +30,15 @@ void PrintText(std::ostream& out, const Recording& recording) {
   out << "model:    " << recording.model() << "\n"
       << "origin:   " << recording.origin() << "\n"
       << "license:  " << recording.license() << "\n\n";
-  Table table({"layer", "tokens", "heads", "dims", "key", "value", "query", "scale", "window",
-               "softcap", "sinks", "keys and values"});
+  Table table({"layer", "from", "tokens", "heads", "dims", "key", "value", "query", "scale",
+               "window", "softcap", "sinks", "keys and values"});
   for (const RecordedLayer& layer : recording.layers()) {
     table.AddRow(
-        {absl::StrCat(layer.layer), absl::StrCat(layer.tokens()),
+        {absl::StrCat(layer.layer), absl::StrCat(layer.begin), absl::StrCat(layer.tokens()),
          absl::StrCat(layer.query.heads, "/", layer.key.heads),
          absl::StrCat(layer.key.dim, "/", layer.value.dim), NameOf(layer.key.dtype),
-         NameOf(layer.value.dtype), NameOf(layer.query.dtype), absl::StrCat(layer.scale),
+         NameOf(layer.value.dtype), layer.has_queries() ? NameOf(layer.query.dtype) : "-",
+         absl::StrCat(layer.scale),
          layer.sliding_window ? absl::StrCat(*layer.sliding_window) : "-",
          layer.softcap ? absl::StrCat(*layer.softcap) : "-", absl::StrCat(layer.sink_logits.size()),
          FormatBytes(

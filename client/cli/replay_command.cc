@@ -43,6 +43,9 @@ absl::Status RunReplay(const CommandContext& context, const Arguments& arguments
   for (const std::string& file : arguments.files) {
     auto recording = Recording::Open(file);
     if (!recording.ok()) return recording.status();
+    if (absl::Status status = CheckReplayable(*recording); !status.ok()) {
+      return absl::Status(status.code(), absl::StrCat(file, ": ", status.message()));
+    }
     recordings.push_back(*std::move(recording));
   }
   CatchInterrupts();

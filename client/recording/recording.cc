@@ -21,6 +21,7 @@ constexpr char kVersion[] = "1";
 constexpr std::int64_t kMaxLayerId = 65535;
 constexpr std::int64_t kMaxHeads = 1 << 16;
 constexpr std::int64_t kMaxDim = 1 << 16;
+constexpr std::uint64_t kMaxPosition = std::uint64_t{1} << 48;  // as of the service
 
 template <typename... Parts>
 absl::Status Corrupt(const Parts&... parts) {
@@ -61,7 +62,7 @@ absl::Status CheckShapes(const RecordedLayer& layer) {
   const RecordedTensor& key = layer.key;
   const RecordedTensor& value = layer.value;
   const RecordedTensor& query = layer.query;
-  if (value.tokens != key.tokens || query.tokens != key.tokens) {
+  if (value.tokens != key.tokens || (layer.has_queries() && query.tokens != key.tokens)) {
     return Corrupt("layer ", layer.layer, " has ", key.tokens, " keys, ", value.tokens,
                    " values and ", query.tokens, " queries");
   }
@@ -76,6 +77,27 @@ absl::Status CheckShapes(const RecordedLayer& layer) {
     return Corrupt("queries and keys of layer ", layer.layer, " differ in width");
   }
   return absl::OkStatus();
+}
+
+// The layer's keys, values and queries; without queries, what their shape would be.
+// `query_heads`: as the metadata says; 0: it does not.
+absl::Status ReadTensors(const SafeTensorsFile& file, int query_heads, RecordedLayer& layer) {
+  const bool queries = file.tensors().contains(TensorName(layer.layer, "query"));
+  for (const auto& [what, field] : {std::pair{"key", &layer.key}, std::pair{"value", &layer.value},
+                                    std::pair{"query", &layer.query}}) {
+    if (field == &layer.query && !queries && query_heads > 0) continue;
+    auto tensor = FindTensor(file, layer.layer, what);
+    if (!tensor.ok()) return tensor.status();
+    *field = *tensor;
+  }
+  if (!queries) {
+    layer.query.heads = query_heads;
+    layer.query.dim = layer.key.dim;
+  } else if (query_heads > 0 && query_heads != layer.query.heads) {
+    return Corrupt("layer ", layer.layer, " has ", layer.query.heads, " query heads and says ",
+                   query_heads);
+  }
+  return CheckShapes(layer);
 }
 
 absl::Status ReadSinkLogits(const SafeTensorsFile& file, RecordedLayer& layer) {
@@ -94,19 +116,26 @@ absl::Status ReadSinkLogits(const SafeTensorsFile& file, RecordedLayer& layer) {
   return finite ? absl::OkStatus() : Corrupt(name, " is not finite");
 }
 
-// One entry of the metadata's `layers`, without tensors.
-absl::StatusOr<RecordedLayer> ParseLayer(const Json& json) {
+// One entry of the metadata's `layers`.
+struct ListedLayer {
+  RecordedLayer layer;  // without tensors
+  int query_heads = 0;  // 0: not said
+};
+
+absl::StatusOr<ListedLayer> ParseLayer(const Json& json) {
   const auto is_id = [](const Json& id) {
     return id.is_number_unsigned() && id.get<std::uint64_t>() <= kMaxLayerId;
   };
   if (!json.is_object() || !json.contains("layer") || !is_id(json["layer"])) {
     return Corrupt("metadata `layers`: an entry has no `layer` from 0 to ", kMaxLayerId);
   }
-  RecordedLayer layer;
+  ListedLayer listed;
+  RecordedLayer& layer = listed.layer;
   layer.layer = json["layer"].get<int>();
   const std::string where = absl::StrCat("metadata `layers`: layer ", layer.layer);
   for (const auto& [key, value] : json.items()) {
-    if (key != "layer" && key != "scale" && key != "sliding_window" && key != "softcap") {
+    if (key != "layer" && key != "scale" && key != "sliding_window" && key != "softcap" &&
+        key != "begin" && key != "query_heads") {
       return Corrupt(where, " has an unknown field");
     }
   }
@@ -115,15 +144,19 @@ absl::StatusOr<RecordedLayer> ParseLayer(const Json& json) {
     return x.is_number() && x.get<double>() > 0 &&
            x.get<double>() <= std::numeric_limits<float>::max();
   };
+  const auto is_count = [](const Json& x, std::uint64_t low, std::uint64_t high) {
+    return x.is_number_unsigned() && low <= x.get<std::uint64_t>() &&
+           x.get<std::uint64_t>() <= high;
+  };
   if (!json.contains("scale") || !is_positive(json["scale"])) {
     return Corrupt(where, " has no positive `scale`");
   }
   layer.scale = json["scale"].get<double>();
   if (json.contains("sliding_window") && !json["sliding_window"].is_null()) {
     const Json& window = json["sliding_window"];
-    const bool fits = window.is_number_unsigned() && window.get<std::uint64_t>() >= 1 &&
-                      window.get<std::uint64_t>() <= std::numeric_limits<std::int32_t>::max();
-    if (!fits) return Corrupt(where, ": `sliding_window` is neither null nor a number of tokens");
+    if (!is_count(window, 1, kMaxPosition)) {
+      return Corrupt(where, ": `sliding_window` is neither null nor a number of tokens");
+    }
     layer.sliding_window = window.get<std::int64_t>();
   }
   if (json.contains("softcap") && !json["softcap"].is_null()) {
@@ -132,24 +165,37 @@ absl::StatusOr<RecordedLayer> ParseLayer(const Json& json) {
     }
     layer.softcap = json["softcap"].get<double>();
   }
-  return layer;
+  if (json.contains("begin")) {
+    if (!is_count(json["begin"], 0, kMaxPosition)) {
+      return Corrupt(where, ": `begin` is not a position");
+    }
+    layer.begin = json["begin"].get<std::int64_t>();
+  }
+  if (json.contains("query_heads")) {
+    if (!is_count(json["query_heads"], 1, kMaxHeads)) {
+      return Corrupt(where, ": `query_heads` is not a number of heads");
+    }
+    listed.query_heads = json["query_heads"].get<int>();
+  }
+  return listed;
 }
 
-absl::StatusOr<std::vector<RecordedLayer>> ParseLayers(const std::string& text) {
+absl::StatusOr<std::vector<ListedLayer>> ParseLayers(const std::string& text) {
   const Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (!json.is_array() || json.empty()) return Corrupt("metadata `layers` is not a list of layers");
-  std::vector<RecordedLayer> layers;
+  std::vector<ListedLayer> layers;
   std::set<int> ids;
   for (const Json& entry : json) {
     auto layer = ParseLayer(entry);
     if (!layer.ok()) return layer.status();
-    if (!ids.insert(layer->layer).second) {
-      return Corrupt("metadata `layers` has layer ", layer->layer, " twice");
+    if (!ids.insert(layer->layer.layer).second) {
+      return Corrupt("metadata `layers` has layer ", layer->layer.layer, " twice");
     }
     layers.push_back(*std::move(layer));
   }
-  std::sort(layers.begin(), layers.end(),
-            [](const RecordedLayer& a, const RecordedLayer& b) { return a.layer < b.layer; });
+  std::sort(layers.begin(), layers.end(), [](const ListedLayer& a, const ListedLayer& b) {
+    return a.layer.layer < b.layer.layer;
+  });
   return layers;
 }
 
@@ -183,20 +229,14 @@ absl::Status Recording::Parse() {
   if (model_.empty()) return Corrupt("metadata `model` is missing");
   auto layers = ParseLayers(text("layers"));
   if (!layers.ok()) return layers.status();
-  layers_ = *std::move(layers);
 
   std::size_t used = 0;
-  for (RecordedLayer& layer : layers_) {
-    for (const auto& [what, field] :
-         {std::pair{"key", &layer.key}, std::pair{"value", &layer.value},
-          std::pair{"query", &layer.query}}) {
-      auto tensor = FindTensor(file_, layer.layer, what);
-      if (!tensor.ok()) return tensor.status();
-      *field = *tensor;
-    }
-    if (absl::Status status = CheckShapes(layer); !status.ok()) return status;
-    if (absl::Status status = ReadSinkLogits(file_, layer); !status.ok()) return status;
-    used += layer.sink_logits.empty() ? 3 : 4;
+  for (ListedLayer& listed : *layers) {
+    RecordedLayer& layer = layers_.emplace_back(std::move(listed.layer));
+    absl::Status status = ReadTensors(file_, listed.query_heads, layer);
+    if (!status.ok()) return status;
+    if (status = ReadSinkLogits(file_, layer); !status.ok()) return status;
+    used += 2 + (layer.has_queries() ? 1 : 0) + (layer.sink_logits.empty() ? 0 : 1);
   }
   if (used != file_.tensors().size()) return Corrupt("there are tensors of no listed layer");
   return absl::OkStatus();

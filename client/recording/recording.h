@@ -1,5 +1,5 @@
-// Recordings: keys, values and queries that a real model computed, and what is needed to compute
-// its attention again. tests/data/README.md describes the format.
+// Recordings: keys, values and, where they were recorded, queries that a real model computed, and
+// what is needed to compute its attention again. tests/data/README.md describes the format.
 //
 // Thread-safety: immutable.
 #pragma once
@@ -30,15 +30,17 @@ struct RecordedTensor {
 
 struct RecordedLayer {
   int layer = 0;
+  std::int64_t begin = 0;                      // position of the first token; > 0: no earlier ones
   double scale = 0;                            // logit = scale * (q . k)
   std::optional<std::int64_t> sliding_window;  // a query at p sees (p - sliding_window, p]
   std::optional<double> softcap;
   std::vector<float> sink_logits;  // [query_heads], or empty
   RecordedTensor key;              // after RoPE
   RecordedTensor value;
-  RecordedTensor query;  // after RoPE
+  RecordedTensor query;  // after RoPE; no tokens where the recording has no queries
 
   std::int64_t tokens() const { return key.tokens; }
+  bool has_queries() const { return query.tokens > 0; }
 };
 
 class Recording {

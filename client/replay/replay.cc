@@ -132,8 +132,23 @@ v1::DataType StorageOf(const Recording& recording) {
   return all_fp16 ? v1::DATA_TYPE_FP16 : v1::DATA_TYPE_BF16;
 }
 
+absl::Status CheckReplayable(const Recording& recording) {
+  for (const RecordedLayer& layer : recording.layers()) {
+    if (!layer.has_queries()) {
+      return absl::FailedPreconditionError(absl::StrCat(
+          "layer ", layer.layer, " has no queries, and a replay asks the recorded ones"));
+    }
+    if (layer.begin > 0) {
+      return absl::FailedPreconditionError(absl::StrCat("layer ", layer.layer, " begins at token ",
+                                                        layer.begin, ", and a replay begins at 0"));
+    }
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<ReplayReport> Replay(Client& client, const Recording& recording,
                                     const ReplayOptions& options) {
+  if (absl::Status status = CheckReplayable(recording); !status.ok()) return status;
   ReplayReport report;
   report.model = recording.model();
   report.profile = options.profile == v1::PROFILE_UNSPECIFIED

@@ -56,7 +56,10 @@ struct ReplayReport {
   double append_bytes_per_second = 0;
 };
 
-// Keeps to a session of its own, which it deletes in any case.
+// FAILED_PRECONDITION where a layer has no queries to ask, or lacks its first tokens.
+absl::Status CheckReplayable(const Recording& recording);
+
+// Keeps to a session of its own, which it deletes in any case. As CheckReplayable.
 absl::StatusOr<ReplayReport> Replay(Client& client, const Recording& recording,
                                     const ReplayOptions& options);
 

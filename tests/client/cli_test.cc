@@ -198,6 +198,36 @@ TEST_F(CliTest, InspectShowsARecording) {
   EXPECT_EQ(recording["layers"][1]["sliding_window"], 512);
 }
 
+TEST_F(CliTest, RecordingsWithoutQueriesAreShownAndNotReplayed) {
+  RecordingBuilder builder;
+  builder.AddLayer(3, 20, 1, 2, 64, 64).AddLayerWithoutQueries(7, 20, 2, 6, 64, 80);
+  builder.layers.back()["begin"] = 700;
+  const TemporaryFile file(builder.Bytes());
+  EXPECT_THAT(Oscarkv({"inspect", file.path()}).out, HasSubstr("6/2"));
+  const json layers = json::parse(Oscarkv({"inspect", "--json", file.path()}).out)["layers"];
+  EXPECT_EQ(layers[0]["query"]["shape"], json({20, 2, 64}));
+  EXPECT_EQ(layers[0]["begin"], 0);
+  EXPECT_EQ(layers[1]["query"], nullptr);
+  EXPECT_EQ(layers[1]["query_heads"], 6);
+  EXPECT_EQ(layers[1]["begin"], 700);
+
+  // Before anything is sent, also of the recordings before.
+  const CliResult result =
+      Oscarkv({"replay", DataPath("gemma3-270m"), file.path(), "--address", "unix:/nonexistent"});
+  EXPECT_EQ(result.code, 1);
+  EXPECT_THAT(result.err,
+              HasSubstr("FAILED_PRECONDITION: " + file.path() + ": layer 7 has no queries"));
+}
+
+TEST_F(CliTest, RecordingsThatLackTheirFirstTokensAreNotReplayed) {
+  RecordingBuilder builder;
+  builder.AddLayer(3, 20, 1, 2, 64, 64).layers.back()["begin"] = 5;
+  const TemporaryFile file(builder.Bytes());
+  const CliResult result = Oscarkv({"replay", file.path()});
+  EXPECT_EQ(result.code, 1);
+  EXPECT_THAT(result.err, HasSubstr("layer 3 begins at token 5"));
+}
+
 void CheckReplayObject(const json& report) {
   EXPECT_EQ(KeysOf(report), (std::set<std::string>{"model", "profile", "layers", "summary"}));
   for (const json& layer : report["layers"]) {

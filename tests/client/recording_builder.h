@@ -53,18 +53,27 @@ class RecordingBuilder {
     layers = nlohmann::json::array();
   }
 
-  // A layer of zeros but for what `bytes` brings; F16, F16, F32.
+  // Bytes of 1 (keys), 2 (values) and 3 (queries); F16, F16, F32.
   RecordingBuilder& AddLayer(int layer, int tokens, int kv_heads, int query_heads, int key_dim,
                              int value_dim) {
+    AddLayerWithoutQueries(layer, tokens, kv_heads, query_heads, key_dim, value_dim);
+    layers.back().erase("query_heads");
+    return AddTensor("layers." + std::to_string(layer) + ".query", "F32",
+                     {tokens, query_heads, key_dim},
+                     std::string(4 * tokens * query_heads * key_dim, '\3'));
+  }
+  RecordingBuilder& AddLayerWithoutQueries(int layer, int tokens, int kv_heads, int query_heads,
+                                           int key_dim, int value_dim) {
     const std::string prefix = "layers." + std::to_string(layer) + ".";
     AddTensor(prefix + "key", "F16", {tokens, kv_heads, key_dim},
               std::string(2 * tokens * kv_heads * key_dim, '\1'));
     AddTensor(prefix + "value", "F16", {tokens, kv_heads, value_dim},
               std::string(2 * tokens * kv_heads * value_dim, '\2'));
-    AddTensor(prefix + "query", "F32", {tokens, query_heads, key_dim},
-              std::string(4 * tokens * query_heads * key_dim, '\3'));
-    layers.push_back(
-        {{"layer", layer}, {"scale", 0.125}, {"sliding_window", nullptr}, {"softcap", nullptr}});
+    layers.push_back({{"layer", layer},
+                      {"scale", 0.125},
+                      {"sliding_window", nullptr},
+                      {"softcap", nullptr},
+                      {"query_heads", query_heads}});
     return *this;
   }
 

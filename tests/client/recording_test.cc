@@ -59,6 +59,27 @@ TEST(RecordingTest, ReadsWhatIsThere) {
   for (const std::byte b : layer.query.bytes) EXPECT_EQ(b, std::byte{3});
 }
 
+TEST(RecordingTest, MayHaveNoQueries) {
+  RecordingBuilder builder = TwoLayers();
+  builder.AddLayerWithoutQueries(9, 5, 2, 6, 64, 80).layers.back()["begin"] = 700;
+  const std::vector<float> sinks = {1, 2, 3, 4, 5, -6};
+  builder.AddTensor("layers.9.sink_logits", "F32", {6},
+                    std::string(reinterpret_cast<const char*>(sinks.data()), 24));
+  const auto recording = OpenBytes(builder.Bytes());
+  ASSERT_TRUE(recording.ok()) << recording.status();
+  ASSERT_EQ(recording->layers().size(), 3u);
+  EXPECT_TRUE(recording->layers()[1].has_queries());
+  EXPECT_EQ(recording->layers()[1].begin, 0);
+  const RecordedLayer& layer = recording->layers()[2];
+  EXPECT_FALSE(layer.has_queries());
+  EXPECT_EQ(layer.begin, 700);
+  EXPECT_EQ(layer.tokens(), 5);
+  EXPECT_EQ(layer.query.heads, 6);
+  EXPECT_EQ(layer.query.dim, 64);
+  EXPECT_TRUE(layer.query.bytes.empty());
+  EXPECT_EQ(layer.sink_logits, sinks);
+}
+
 TEST(RecordingTest, NamesTheFileThatIsNotThere) {
   const auto recording = Recording::Open("/nonexistent/file");
   EXPECT_TRUE(absl::IsNotFound(recording.status()));
@@ -106,6 +127,17 @@ INSTANTIATE_TEST_SUITE_P(
         Fault{"WindowFraction", [](auto& b) { b.layers[0]["sliding_window"] = 1.5; },
               "sliding_window"},
         Fault{"SoftcapNegative", [](auto& b) { b.layers[0]["softcap"] = -1; }, "softcap"},
+        Fault{"BeginNegative", [](auto& b) { b.layers[0]["begin"] = -1; }, "`begin`"},
+        Fault{"BeginTooLarge", [](auto& b) { b.layers[0]["begin"] = 1ull << 63; }, "`begin`"},
+        Fault{"NoQueryHeads", [](auto& b) { b.layers[0]["query_heads"] = 0; }, "`query_heads`"},
+        Fault{"OtherQueryHeads", [](auto& b) { b.layers[0]["query_heads"] = 2; }, "and says 2"},
+        Fault{"NeitherQueriesNorTheirHeads",
+              [](auto& b) {
+                b.AddLayerWithoutQueries(9, 5, 2, 6, 64, 64).layers.back().erase("query_heads");
+              },
+              "no tensor layers.9.query"},
+        Fault{"HeadsOfNoQueriesDoNotDivide",
+              [](auto& b) { b.AddLayerWithoutQueries(9, 5, 2, 3, 64, 64); }, "3 query heads for 2"},
         Fault{"UnknownField", [](auto& b) { b.layers[0]["alibi"] = 1; }, "unknown field"},
         Fault{"MissingTensor", [](auto& b) { b.layers[0]["layer"] = 8; }, "layers.8.key"},
         Fault{"UnlistedTensor", [](auto& b) { b.layers.erase(0); }, "no listed layer"},
