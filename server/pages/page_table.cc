@@ -149,4 +149,18 @@ void PageTable::DropBefore(std::int64_t position) noexcept {
   runs_.front() = chunk.refs;
 }
 
+std::vector<PageTable::Page> PageTable::PagesFrom(std::int64_t position) const {
+  std::vector<Page> pages;
+  for (const Part& part : parts_) {
+    const std::vector<PageRef>& refs = part.chunk->refs;
+    if (refs.back().begin < position) continue;
+    for (std::size_t i = 0; i < refs.size(); ++i) {
+      if (refs[i].begin >= position) {
+        pages.push_back({.ref = refs[i], .blind = part.chunk->blind[i]});
+      }
+    }
+  }
+  return pages;
+}
+
 }  // namespace oscarkv

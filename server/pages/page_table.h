@@ -48,6 +48,13 @@ class PageTable {
   // all or none.
   void DropBefore(std::int64_t position) noexcept;
 
+  struct Page {
+    PageRef ref;
+    bool blind = false;
+  };
+  // Those that begin at or after `position`.
+  std::vector<Page> PagesFrom(std::int64_t position) const;
+
   // As the backend sees them; valid until the next change.
   std::span<const std::span<const PageRef>> runs() const { return runs_; }
   std::size_t size() const { return size_; }

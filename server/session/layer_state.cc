@@ -134,23 +134,47 @@ void LayerState::Truncate(std::int64_t length) {
 }
 
 absl::Status LayerState::Fork(std::int64_t length, LayerState* fork) {
-  assert(fork->length_ == 0);
   if (length > 0 && length < min_truncate_length()) {
     return TokensFreed("length", length, min_truncate_length());
   }
-  const auto directions_bytes = static_cast<std::int64_t>(directions_.size() * sizeof(float));
-  if (!fork->host_memory_.Grow(sample_.bytes() + directions_bytes)) {
-    return OutOfMemory("no memory left for the sampled queries of a fork");
-  }
-  fork->sample_.CopyRows(sample_);
-  fork->directions_ = directions_;
-  fork->directions_begin_ = directions_begin_;
-  fork->sinks_ = sinks_;
-  fork->pages_ = pages_.Share();
-  fork->window_ = window_;
-  fork->length_ = length_;
+  if (absl::Status s = Share(fork); !s.ok()) return s;
   fork->PrepareTruncate(length);
   fork->Truncate(length);
+  return absl::OkStatus();
+}
+
+absl::Status LayerState::Share(LayerState* copy) {
+  assert(copy->length_ == 0);
+  const auto directions_bytes = static_cast<std::int64_t>(directions_.size() * sizeof(float));
+  if (!copy->host_memory_.Grow(sample_.bytes() + directions_bytes)) {
+    return OutOfMemory("no memory left for the sampled queries of a fork");
+  }
+  copy->sample_.CopyRows(sample_);
+  copy->directions_ = directions_;
+  copy->directions_begin_ = directions_begin_;
+  copy->sinks_ = sinks_;
+  copy->pages_ = pages_.Share();
+  copy->window_ = window_;
+  copy->length_ = length_;
+  copy->last_append_ = last_append_;
+  return absl::OkStatus();
+}
+
+absl::Status LayerState::Load(Parts parts) {
+  assert(length_ == 0);
+  const std::size_t host_bytes =
+      parts.sample.rows.size() * sizeof(std::uint16_t) + parts.directions.size() * sizeof(float);
+  if (!host_memory_.Grow(static_cast<std::int64_t>(host_bytes))) {
+    return OutOfMemory("no memory left for the sampled queries of a session");
+  }
+  sinks_ = std::move(parts.sinks);
+  pages_ = std::move(parts.pages);
+  window_ = std::move(parts.window);
+  sample_.Assign(std::move(parts.sample));
+  directions_ = std::move(parts.directions);
+  directions_begin_ = parts.directions_begin;
+  length_ = parts.length;
+  last_append_ = parts.last_append;
   return absl::OkStatus();
 }
 

@@ -21,6 +21,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -94,6 +95,32 @@ class LayerState {
   // REQUIRES: PrepareTruncate(length); length is 0 or at least min_truncate_length().
   void Truncate(std::int64_t length);
 
+  // What it is made of, for who writes it to a file.
+  const BlockRef& sinks() const { return sinks_; }
+  const PageTable& pages() const { return pages_; }
+  const Window& window() const { return window_; }
+  const QuerySample& sample() const { return sample_; }
+  // Directions that its pages have found; empty: none.
+  std::span<const float> found_directions() const { return directions_; }
+  std::int64_t directions_begin() const { return directions_begin_; }
+
+  struct Parts {
+    BlockRef sinks;
+    PageTable pages;
+    Window window;
+    QuerySample::Addition sample;
+    std::vector<float> directions;
+    std::int64_t directions_begin = 0;
+    std::int64_t length = 0;
+    std::optional<AppendRecord> last_append;
+  };
+  // Makes a layer of its parts. RESOURCE_EXHAUSTED for its sampled queries and directions: then
+  // nothing has changed. REQUIRES: the layer is empty, and the parts are those of a layer.
+  absl::Status Load(Parts parts);
+
+  // Makes of `copy`, which is empty, what this layer is; it shares all that it can. Errors as
+  // Fork's. REQUIRES: equal specs.
+  absl::Status Share(LayerState* copy);
   // Makes of `fork`, which is empty, what this layer would be after Truncate(length). Pages and
   // blocks are shared; only the sampled queries and the directions are copied. Errors, which leave
   // `fork` empty: RESOURCE_EXHAUSTED for those, FAILED_PRECONDITION for tokens that have been

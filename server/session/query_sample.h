@@ -11,6 +11,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "kernels/api/dtype.h"
@@ -51,6 +52,13 @@ class QuerySample {
   Addition Prepare(const QueryRows& rows, std::span<const std::int32_t> indices);
   // REQUIRES: prepared; since then rows were dropped at most.
   void Add(const Addition& addition) noexcept;
+
+  // Takes rows in the place of its own. REQUIRES: positions ascend and are sampled.
+  void Assign(Addition all) {
+    positions_ = std::move(all.positions);
+    rows_ = std::move(all.rows);
+  }
+  std::span<const std::int64_t> positions() const { return positions_; }
 
   // Takes the rows of another sample in the place of its own. REQUIRES: equal specs and bases.
   void CopyRows(const QuerySample& other) {

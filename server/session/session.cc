@@ -168,6 +168,59 @@ bool Session::LendPrefix(std::int64_t length, Session* fork) {
   return false;
 }
 
+absl::Status Session::Share(Session* copy) {
+  for (std::size_t i = 0; i < layers_.size(); ++i) {
+    Layer& from = *layers_[i];
+    Layer& to = *copy->layers_[i];
+    LayerStats stats;
+    {
+      MutexLock lock(&from.mutex);
+      MutexLock copy_lock(&to.mutex);
+      if (absl::Status s = from.state.Share(&to.state); !s.ok()) return s;
+      stats = to.state.Stats();
+    }
+    copy->Publish(i, stats);
+  }
+  return absl::OkStatus();
+}
+
+// Whoever is alone in the gate needs no lock of a layer.
+std::vector<LayerState*> Session::Layers() ABSL_NO_THREAD_SAFETY_ANALYSIS {
+  std::vector<LayerState*> layers;
+  layers.reserve(layers_.size());
+  for (const std::unique_ptr<Layer>& layer : layers_) layers.push_back(&layer->state);
+  return layers;
+}
+
+SessionCommit Session::CommitAt(absl::Time time) {
+  SessionCommit commit{.generation = generation(),
+                       .time = time,
+                       .last_truncate = last_truncate_,
+                       .retention = retention_,
+                       .prefix_limit = prefix_limit_};
+  // One that has no request id cannot be repeated.
+  if (last_truncate_ && last_truncate_->request_id.empty()) commit.last_truncate.reset();
+  for (const LayerState* layer : Layers()) {
+    commit.layers.push_back({.length = layer->length(), .last_append = layer->last_append()});
+  }
+  return commit;
+}
+
+absl::Status Session::Load(const SessionFileState& state, SessionLoader* loader) {
+  const std::vector<LayerState*> layers = Layers();
+  if (absl::Status s = loader->Load(state, layers); !s.ok()) {
+    TruncateLayers(0);
+    return s;
+  }
+  const SessionCommit& commit = *state.last_commit();
+  last_truncate_ = commit.last_truncate;
+  retention_ = commit.retention;
+  prefix_limit_ = commit.prefix_limit;
+  for (std::size_t i = 0; i < layers.size(); ++i) Publish(i, layers[i]->Stats());
+  NoteChange();
+  return absl::OkStatus();
+}
+
 void Session::Delete() {
   TruncateLayers(0);
   own_memory_.Shrink(own_memory_.bytes());

@@ -23,10 +23,13 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "server/base/mutex.h"
+#include "server/file/commit.h"
 #include "server/pages/memory_budget.h"
 #include "server/session/gate.h"
 #include "server/session/layer_state.h"
 #include "server/session/repeat_records.h"
+#include "server/session/retention.h"
+#include "server/session/session_loader.h"
 #include "server/session/session_store.h"
 
 namespace oscarkv {
@@ -85,6 +88,18 @@ class Session {
   }
   // Fork, for a session that is created; if it fails `fork` is empty. REQUIRES: as Fork.
   bool LendPrefix(std::int64_t length, Session* fork) ABSL_SHARED_LOCKS_REQUIRED(gate_);
+
+  // Makes of `copy`, which no one else knows and which is empty, what this session is now. Errors
+  // as LayerState::Share's. REQUIRES: equal layers.
+  absl::Status Share(Session* copy) ABSL_EXCLUSIVE_LOCKS_REQUIRED(gate_);
+  // All layers, for as long as one is alone in the gate.
+  std::vector<LayerState*> Layers() ABSL_EXCLUSIVE_LOCKS_REQUIRED(gate_);
+  // What a file commits of it, at `time`.
+  SessionCommit CommitAt(absl::Time time) ABSL_EXCLUSIVE_LOCKS_REQUIRED(gate_);
+  // Makes of the session, which is empty, what its file has at the last commit. If it fails, the
+  // session is empty. REQUIRES: as SessionLoader::Load.
+  absl::Status Load(const SessionFileState& state, SessionLoader* loader)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(gate_);
   // Frees everything; later requests find the session deleted.
   void Delete() ABSL_EXCLUSIVE_LOCKS_REQUIRED(gate_);
 
@@ -108,6 +123,7 @@ class Session {
   // Keys of longer prefixes are of tokens that a truncate has dropped.
   std::int64_t prefix_limit_ ABSL_GUARDED_BY(gate_) = kPositionLimit;
   std::optional<TruncateRecord> last_truncate_ ABSL_GUARDED_BY(gate_);
+  Retention retention_ ABSL_GUARDED_BY(gate_);
   MemoryReservation own_memory_ ABSL_GUARDED_BY(gate_);
 
   mutable Mutex published_mutex_;

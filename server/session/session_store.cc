@@ -15,6 +15,8 @@
 #include "server/session/prefix_index.h"
 #include "server/session/preparer.h"
 #include "server/session/session.h"
+#include "server/session/session_export.h"
+#include "server/session/session_import.h"
 #include "server/session/session_table.h"
 #include "server/session/settler.h"
 
@@ -52,6 +54,9 @@ class SessionStore::Impl {
   void Fork(std::span<ForkItem> items);
   absl::Status Read(const std::shared_ptr<const SessionConfig>& config, std::uint64_t generation,
                     int layer, const ReadItem& request) const;
+  absl::StatusOr<std::unique_ptr<SessionExport>> Export(std::string_view id,
+                                                        std::uint64_t generation);
+  std::unique_ptr<SessionImport> Import(ImportOptions options);
   StoreTotals Totals() const;
 
   const SessionTable& sessions() const { return sessions_; }
@@ -67,6 +72,8 @@ class SessionStore::Impl {
  private:
   // The answer to a create of a session that is there.
   static absl::StatusOr<SessionInfo> Repeated(const SessionConfig& asked, const Session& other);
+  absl::StatusOr<SessionInfo> PutImported(SessionConfig config, const SessionFileState& state,
+                                          SessionLoader* loader);
   // Makes `session`, which is empty, a fork of the session with the longest prefix that it names.
   void ReusePrefix(Session* session) const;
   // The session that the item asks for, for nobody to find yet. Null: it is there, see item->info.
@@ -281,6 +288,52 @@ absl::Status SessionStore::Impl::Read(const std::shared_ptr<const SessionConfig>
   return FromKernelStatus(backend_->ReadTokens(std::span(&item, 1)));
 }
 
+absl::StatusOr<std::unique_ptr<SessionExport>> SessionStore::Impl::Export(
+    std::string_view id, std::uint64_t generation) {
+  const absl::StatusOr<std::shared_ptr<Session>> found = Find(id);
+  if (!found.ok()) return found.status();
+  Session& session = **found;
+  auto copy =
+      std::make_shared<Session>(*session.config(), session.generation(), &budget_, &logical_bytes_);
+  SessionFields fields{.config = *session.config(), .create_time = session.Info().create_time};
+  SessionCommit commit;
+  {
+    const AloneInGate alone(&session.gate());
+    if (session.deleted()) return SessionNotFound(id);
+    if (generation != 0 && generation != session.generation()) {
+      return GenerationMismatch(generation, session.generation(), session.Info().committed_length);
+    }
+    if (absl::Status s = session.Share(copy.get()); !s.ok()) return s;
+    commit = session.CommitAt(absl::Now());
+  }
+  return SessionExport::Begin(std::move(fields), std::move(commit), std::move(copy), backend_);
+}
+
+std::unique_ptr<SessionImport> SessionStore::Impl::Import(ImportOptions options) {
+  return std::make_unique<SessionImport>(
+      std::move(options), std::make_unique<SessionLoader>(backend_, &pool_, &budget_),
+      [this](SessionConfig config, const SessionFileState& state, SessionLoader* loader) {
+        return PutImported(std::move(config), state, loader);
+      });
+}
+
+absl::StatusOr<SessionInfo> SessionStore::Impl::PutImported(SessionConfig config,
+                                                            const SessionFileState& state,
+                                                            SessionLoader* loader) {
+  if (const auto other = sessions_.Find(config.id)) return Repeated(config, *other);
+  const auto session =
+      std::make_shared<Session>(std::move(config), NewGeneration(), &budget_, &logical_bytes_);
+  if (!session->ReserveOwnMemory()) return NoRoomForSession();
+  {
+    const AloneInGate alone(&session->gate());
+    if (absl::Status s = session->Load(state, loader); !s.ok()) return s;
+  }
+  if (const auto other = sessions_.Insert(session)) return Repeated(*session->config(), *other);
+  const InGate in_gate(&session->gate());
+  if (!session->deleted()) prefixes_.Add(session);
+  return session->Info();
+}
+
 StoreTotals SessionStore::Impl::Totals() const {
   const BackendInfo backend = backend_->Info();
   return {.sessions = static_cast<std::int64_t>(sessions_.size()),
@@ -368,6 +421,15 @@ absl::Status SessionStore::Read(const std::shared_ptr<const SessionConfig>& conf
   return impl_->Read(
       config, generation, layer,
       {.layer = {}, .begin = begin, .tokens = tokens, .keys = keys, .values = values});
+}
+
+absl::StatusOr<std::unique_ptr<SessionExport>> SessionStore::Export(std::string_view id,
+                                                                    std::uint64_t generation) {
+  return impl_->Export(id, generation);
+}
+
+std::unique_ptr<SessionImport> SessionStore::Import(ImportOptions options) {
+  return impl_->Import(std::move(options));
 }
 
 void SessionStore::Settle() { impl_->settler().SettleAll(); }

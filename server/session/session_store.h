@@ -185,6 +185,21 @@ struct StoreOptions {
   std::uint64_t first_generation = 1;  // generations never repeat over restarts
 };
 
+// See server/session/session_export.h and session_import.h.
+class SessionExport;
+class SessionImport;
+
+// What an import makes of a file.
+struct ImportOptions {
+  std::string session;  // id; "": the file's
+  std::string request_id;
+  std::optional<std::string> tenant;  // not set: the file's
+  // Where set, the file must have the same.
+  std::optional<std::string> model;
+  std::optional<std::string> model_revision;
+  std::optional<std::string> rope_digest;
+};
+
 class SessionStore {
  public:
   // REQUIRES: backend outlives the store.
@@ -241,6 +256,14 @@ class SessionStore {
   absl::Status Read(const std::shared_ptr<const SessionConfig>& config, std::uint64_t generation,
                     int layer, std::int64_t begin, std::int64_t tokens, std::uint16_t* keys,
                     std::uint16_t* values) const;
+
+  // The session as it is now, as a file; what is done to it later does not show. Requests wait for
+  // about as long as a fork takes. NOT_FOUND; GENERATION_MISMATCH, where `generation` is not 0;
+  // RESOURCE_EXHAUSTED. REQUIRES: the store outlives the export.
+  absl::StatusOr<std::unique_ptr<SessionExport>> Export(std::string_view id,
+                                                        std::uint64_t generation);
+  // Begins to make a session of a file. REQUIRES: the store outlives the import.
+  std::unique_ptr<SessionImport> Import(ImportOptions options);
 
   // Seals at once what the background would seal after `settle_after` of idleness.
   void Settle();
