@@ -5,6 +5,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "client/cli/table.h"
 #include "tests/client/recording_builder.h"
 #include "tests/client/run_cli.h"
 #include "tests/server/file/known_files.h"
@@ -59,7 +60,8 @@ TEST(VerifyTest, GoodFilesAreToldInALineEach) {
   EXPECT_EQ(result.err, "");
   EXPECT_THAT(result.out, StartsWith(kGoldenPath + ": ok: session golden, 70 tokens, 2 commits, "));
   EXPECT_THAT(result.out,
-              EndsWith("\n" + example.path() + ": ok: session s, 3 tokens, 1 commit, 1.3 KiB\n"));
+              EndsWith("\n" + example.path() + ": ok: session s, 3 tokens, 1 commit, " +
+                       FormatBytes(static_cast<std::int64_t>(ExampleFile().size())) + "\n"));
 }
 
 TEST(VerifyTest, AnIgnoredTailIsGoodAndTold) {
