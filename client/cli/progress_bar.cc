@@ -20,8 +20,8 @@ ProgressBar::~ProgressBar() {
   if (percent_ >= 0) out_ << kEraseLine << std::flush;
 }
 
-void ProgressBar::Show(int done, int total) {
-  const auto percent = static_cast<int>(100LL * done / total);
+void ProgressBar::Show(std::int64_t done, std::int64_t total) {
+  const auto percent = static_cast<int>(100 * done / total);
   if (!visible_ || percent == percent_) return;
   percent_ = percent;
   const auto filled = static_cast<std::size_t>(kWidth * percent / 100);

@@ -1,6 +1,7 @@
 // A bar on a terminal that says how far long work is.
 #pragma once
 
+#include <cstdint>
 #include <ostream>
 #include <string>
 
@@ -16,7 +17,7 @@ class ProgressBar {
   ProgressBar& operator=(const ProgressBar&) = delete;
 
   // REQUIRES: 0 <= done <= total, total > 0.
-  void Show(int done, int total);
+  void Show(std::int64_t done, std::int64_t total);
 
  private:
   std::ostream& out_;

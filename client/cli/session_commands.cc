@@ -182,6 +182,7 @@ void AddSessionCommands(CLI::App& app, CommandContext& context) {
   AddGetCommand(group, context);
   AddForkCommand(group, context);
   AddDeleteCommand(group, context);
+  AddSessionExportCommand(group, context);
   AddSessionVerifyCommand(group, context);
   AddSessionInspectCommand(group, context);
 }

@@ -10,14 +10,13 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "client/recording/recording_format.h"
 
 namespace oscarkv {
 namespace {
 
 using Json = nlohmann::json;
 
-constexpr char kFormat[] = "oscarkv-recording";
-constexpr char kVersion[] = "1";
 constexpr std::int64_t kMaxLayerId = 65535;
 constexpr std::int64_t kMaxHeads = 1 << 16;
 constexpr std::int64_t kMaxDim = 1 << 16;
@@ -29,14 +28,10 @@ absl::Status Corrupt(const Parts&... parts) {
 }
 
 std::optional<DType> ToDType(std::string_view name) {
-  if (name == "F16") return DType::kFP16;
-  if (name == "BF16") return DType::kBF16;
-  if (name == "F32") return DType::kFP32;
+  for (const DType dtype : {DType::kFP16, DType::kBF16, DType::kFP32}) {
+    if (name == SafeTensorsName(dtype)) return dtype;
+  }
   return std::nullopt;
-}
-
-std::string TensorName(int layer, const char* what) {
-  return absl::StrCat("layers.", layer, ".", what);
 }
 
 absl::StatusOr<RecordedTensor> FindTensor(const SafeTensorsFile& file, int layer,
@@ -216,12 +211,12 @@ absl::Status Recording::Parse() {
     const auto found = file_.metadata().find(key);
     return found == file_.metadata().end() ? "" : found->second;
   };
-  if (text("format") != kFormat) {
-    return Corrupt("not a recording: metadata `format` is not ", kFormat);
+  if (text("format") != kRecordingFormat) {
+    return Corrupt("not a recording: metadata `format` is not ", kRecordingFormat);
   }
-  if (text("version") != kVersion) {
+  if (text("version") != kRecordingVersion) {
     return absl::UnimplementedError(
-        absl::StrCat("not a recording of version ", kVersion, ", the only one known"));
+        absl::StrCat("not a recording of version ", kRecordingVersion, ", the only one known"));
   }
   model_ = text("model");
   origin_ = text("origin");
