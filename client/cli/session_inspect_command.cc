@@ -8,6 +8,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "absl/time/time.h"
 #include "client/cli/commands.h"
 #include "client/cli/session_file.h"
@@ -162,10 +163,26 @@ std::string FormatFullTime(absl::Time time) {
   return absl::FormatTime("%Y-%m-%dT%H:%M:%E*SZ", time, absl::UTCTimeZone());
 }
 
+// Of the prefix keys that count: truncating has made longer ones void.
+std::vector<std::int64_t> PrefixLengths(const SessionFileState& state) {
+  std::vector<std::int64_t> lengths;
+  for (const PrefixKey& prefix : state.config().prefix_keys) {
+    if (prefix.length <= state.last_commit()->prefix_limit) lengths.push_back(prefix.length);
+  }
+  return lengths;
+}
+
+// Null: it never expires.
+OrderedJson TtlSeconds(const Retention& retention) {
+  if (retention.ttl == absl::InfiniteDuration()) return nullptr;
+  return absl::ToDoubleSeconds(retention.ttl);
+}
+
 void PrintJson(const CommandContext& context, const std::string& path, const SessionFile& file,
                const std::vector<LayerInFile>& layers) {
   const SessionFileState& state = file.contents.state;
   const SessionConfig& config = state.config();
+  const Retention& retention = state.last_commit()->retention;
   OrderedJson json = {{"file", path},
                       {"version", kSessionFileVersion},
                       {"id", config.id},
@@ -176,6 +193,11 @@ void PrintJson(const CommandContext& context, const std::string& path, const Ses
                       {"rope_digest", config.rope_digest},
                       {"storage_dtype", NameOf(config.storage)},
                       {"position_base", config.position_base},
+                      {"rollback_tokens", config.rollback_tokens},
+                      {"prefix_lengths", PrefixLengths(state)},
+                      {"priority", retention.priority},
+                      {"pinned", retention.pinned},
+                      {"ttl_seconds", TtlSeconds(retention)},
                       {"create_time", FormatFullTime(state.fields().create_time)},
                       {"generation", state.last_commit()->generation},
                       {"commit_time", FormatFullTime(state.last_commit()->time)},
@@ -195,25 +217,39 @@ std::string Shown(const std::string& text) {
   return text.empty() ? "-" : absl::Utf8SafeCHexEscape(text);
 }
 
+std::string DescribeRetention(const Retention& retention) {
+  const std::string ttl = retention.ttl == absl::InfiniteDuration()
+                              ? "never expires"
+                              : absl::StrCat("expires after ", absl::FormatDuration(retention.ttl));
+  return absl::StrCat("priority ", retention.priority, ", ", retention.pinned ? "pinned, " : "",
+                      ttl);
+}
+
 void PrintText(const CommandContext& context, const SessionFile& file,
                const std::vector<LayerInFile>& layers) {
   const SessionFileState& state = file.contents.state;
   const SessionConfig& config = state.config();
   const std::string tail = DescribeTail(file.contents);
-  PrintFields(context.out, {{"session", config.id},
-                            {"generation", absl::StrCat(state.last_commit()->generation)},
-                            {"tokens", absl::StrCat(CommittedLength(state))},
-                            {"model", Shown(config.model)},
-                            {"model revision", Shown(config.model_revision)},
-                            {"tenant", Shown(config.tenant)},
-                            {"group", Shown(config.group)},
-                            {"16-bit type", NameOf(config.storage)},
-                            {"position base", absl::StrCat(config.position_base)},
-                            {"created", FormatFullTime(state.fields().create_time)},
-                            {"committed", FormatFullTime(state.last_commit()->time)},
-                            {"commits", absl::StrCat(state.commits())},
-                            {"file", FormatBytes(static_cast<std::int64_t>(file.bytes))},
-                            {"behind", tail.empty() ? "nothing" : tail}});
+  const std::vector<std::int64_t> prefixes = PrefixLengths(state);
+  PrintFields(context.out,
+              {{"session", config.id},
+               {"generation", absl::StrCat(state.last_commit()->generation)},
+               {"tokens", absl::StrCat(CommittedLength(state))},
+               {"model", Shown(config.model)},
+               {"model revision", Shown(config.model_revision)},
+               {"tenant", Shown(config.tenant)},
+               {"group", Shown(config.group)},
+               {"16-bit type", NameOf(config.storage)},
+               {"position base", absl::StrCat(config.position_base)},
+               {"rollback tokens", absl::StrCat(config.rollback_tokens)},
+               {"prefix keys",
+                prefixes.empty() ? "-" : absl::StrCat(absl::StrJoin(prefixes, ", "), " tokens")},
+               {"retention", DescribeRetention(state.last_commit()->retention)},
+               {"created", FormatFullTime(state.fields().create_time)},
+               {"committed", FormatFullTime(state.last_commit()->time)},
+               {"commits", absl::StrCat(state.commits())},
+               {"file", FormatBytes(static_cast<std::int64_t>(file.bytes))},
+               {"behind", tail.empty() ? "nothing" : tail}});
   context.out << "\n";
   Table table({"layer", "heads", "dims", "codec", "tokens", "kept from", "sealed", "pages",
                "blocks", "queries", "bits/value", "live", "dead"});

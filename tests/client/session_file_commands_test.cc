@@ -179,6 +179,15 @@ TEST(SessionInspectTest, ShowsTheSession) {
   EXPECT_EQ(session["rope_digest"], config.rope_digest);
   EXPECT_EQ(session["storage_dtype"], NameOf(config.storage));
   EXPECT_EQ(session["position_base"], config.position_base);
+  EXPECT_EQ(session["rollback_tokens"], config.rollback_tokens);
+  std::vector<std::int64_t> prefixes;
+  for (const PrefixKey& prefix : config.prefix_keys) {
+    if (prefix.length <= commit.prefix_limit) prefixes.push_back(prefix.length);
+  }
+  EXPECT_EQ(session["prefix_lengths"], prefixes);
+  EXPECT_EQ(session["priority"], commit.retention.priority);
+  EXPECT_EQ(session["pinned"], commit.retention.pinned);
+  EXPECT_EQ(session["ttl_seconds"], absl::ToDoubleSeconds(commit.retention.ttl));
   EXPECT_EQ(session["create_time"], "2027-01-15T08:00:00.123456789Z");
   EXPECT_EQ(session["generation"], commit.generation);
   EXPECT_EQ(session["commit_time"], "2027-01-15T09:00:00Z");
@@ -234,7 +243,7 @@ TEST(SessionInspectTest, ShowsWhatLayersHaveAndTake) {
   EXPECT_EQ(layers[1]["live_bytes"], 64 + 6 * 288);
 }
 
-TEST(SessionInspectTest, NamesAProfile) {
+TEST(SessionInspectTest, ShowsAnotherSession) {
   SessionFields fields;
   fields.create_time = absl::UnixEpoch();
   fields.config.id = "plain";
@@ -244,10 +253,15 @@ TEST(SessionInspectTest, NamesAProfile) {
   fields.config.storage = fields.config.layers[0].storage;
   fields.config.layers[0].codec = CodecSpec();
   fields.config.value_folded = {false};
+  fields.config.prefix_keys = {{.length = 5, .key = "prefix 5"}, {.length = 6, .key = "prefix 6"}};
   fields.config.model = "a\x1b[31m model";
   MemoryFile memory;
   auto writer = *SessionFileWriter::Create(fields, 3, &memory);
-  ASSERT_TRUE(writer->Commit({.generation = 1, .layers = {{}}}, Durability::kWritten).ok());
+  SessionCommit commit;
+  commit.generation = 1;
+  commit.prefix_limit = 5;
+  commit.layers = {{}};
+  ASSERT_TRUE(writer->Commit(commit, Durability::kWritten).ok());
   const TemporaryFile file(Text(memory.bytes));
   const CliResult result = Oscarkv({"session", "inspect", file.path()});
   EXPECT_EQ(result.code, 0) << result.err;
@@ -256,6 +270,8 @@ TEST(SessionInspectTest, NamesAProfile) {
   EXPECT_THAT(result.out, Not(HasSubstr("\x1b")));
   const json session = json::parse(Oscarkv({"session", "inspect", file.path(), "--json"}).out);
   EXPECT_EQ(session["committed_length"], 0);
+  EXPECT_EQ(session["prefix_lengths"], json({5}));  // the other key is void
+  EXPECT_EQ(session["ttl_seconds"], nullptr);
   EXPECT_EQ(session["layers"][0]["codec"]["profile"], "DENSE");
   EXPECT_EQ(session["layers"][0]["codec"]["value_group"], 64);
 }
