@@ -5,55 +5,13 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <system_error>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "server/base/error.h"
-#include "server/base/string_view.h"
 #include "server/file/record.h"
 
 namespace oscarkv {
 namespace {
-
-absl::StatusCode CodeOf(int error) {
-  switch (error) {
-    case ENOSPC:
-    case EDQUOT:
-    case EFBIG:
-    case EMFILE:
-    case ENFILE:
-      return absl::StatusCode::kResourceExhausted;
-    case ENOENT:
-      return absl::StatusCode::kNotFound;
-    case EEXIST:
-      return absl::StatusCode::kAlreadyExists;
-    case EACCES:
-    case EPERM:
-    case EROFS:
-      return absl::StatusCode::kPermissionDenied;
-    default:
-      return absl::StatusCode::kInternal;
-  }
-}
-
-// REQUIRES: errno tells of a call that failed.
-absl::Status SystemError(std::string_view what, const std::string& path) {
-  const int error = errno;
-  return MakeError(
-      CodeOf(error),
-      absl::StrCat("cannot ", ToAbsl(what), " ", path, ": ",
-                   std::generic_category().message(error)),
-      {.reason = "FILE_ERROR", .metadata = {{"path", path}, {"errno", absl::StrCat(error)}}});
-}
-
-// Calls again where a signal has interrupted.
-template <typename Call>
-auto Uninterrupted(const Call& call) {
-  auto result = call();
-  while (result == -1 && errno == EINTR) result = call();
-  return result;
-}
 
 absl::Status StatusOf(int result, std::string_view what, const std::string& path) {
   return result == 0 ? absl::OkStatus() : SystemError(what, path);

@@ -1,11 +1,42 @@
 #include "server/file/system_calls.h"
 
 #include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cstdio>
+#include <system_error>
+
+#include "absl/strings/str_cat.h"
+#include "server/base/error.h"
+#include "server/base/string_view.h"
 
 namespace oscarkv {
+namespace {
+
+absl::StatusCode CodeOf(int error) {
+  switch (error) {
+    case ENOSPC:
+    case EDQUOT:
+    case EFBIG:
+    case EMFILE:
+    case ENFILE:
+      return absl::StatusCode::kResourceExhausted;
+    case ENOENT:
+      return absl::StatusCode::kNotFound;
+    case EEXIST:
+      return absl::StatusCode::kAlreadyExists;
+    case EACCES:
+    case EPERM:
+    case EROFS:
+      return absl::StatusCode::kPermissionDenied;
+    default:
+      return absl::StatusCode::kInternal;
+  }
+}
+
+}  // namespace
 
 int SystemCalls::Open(const char* path, int flags, mode_t mode) {
   return ::open(path, flags, mode);
@@ -31,9 +62,32 @@ int SystemCalls::Rename(const char* from, const char* to) { return ::rename(from
 
 int SystemCalls::Unlink(const char* path) { return ::unlink(path); }
 
+int SystemCalls::Mkdir(const char* path, mode_t mode) { return ::mkdir(path, mode); }
+
+DIR* SystemCalls::Opendir(const char* path) { return ::opendir(path); }
+
+dirent* SystemCalls::Readdir(DIR* directory) { return ::readdir(directory); }
+
+int SystemCalls::Closedir(DIR* directory) { return ::closedir(directory); }
+
+int SystemCalls::Flock(int file, int operation) { return ::flock(file, operation); }
+
+int SystemCalls::Statvfs(const char* path, struct statvfs* status) {
+  return ::statvfs(path, status);
+}
+
 SystemCalls* SystemCalls::Real() {
   static SystemCalls real;
   return &real;
+}
+
+absl::Status SystemError(std::string_view what, const std::string& path) {
+  const int error = errno;
+  return MakeError(
+      CodeOf(error),
+      absl::StrCat("cannot ", ToAbsl(what), " ", path, ": ",
+                   std::generic_category().message(error)),
+      {.reason = "FILE_ERROR", .metadata = {{"path", path}, {"errno", absl::StrCat(error)}}});
 }
 
 }  // namespace oscarkv
