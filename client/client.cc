@@ -19,6 +19,7 @@ namespace {
 using Stub = v1::KvCacheService::Stub;
 
 constexpr int kListPageSize = 1000;
+constexpr std::int64_t kImportPieceBytes = 1 << 20;
 // gRPC itself waits between attempts to connect; no longer than a retry does.
 constexpr int kReconnectMilliseconds = 100;
 constexpr int kMaxReconnectMilliseconds = 2000;
@@ -260,6 +261,79 @@ absl::Status Client::ReadTokens(
   const absl::Status status =
       CallWithRetries(connection_->options.retry, deadline, /*repeatable=*/true, read_rest);
   return refused.ok() ? status : refused;
+}
+
+absl::StatusOr<v1::ExportSessionHeader> Client::ExportSession(
+    const std::string& session, std::uint64_t generation,
+    absl::FunctionRef<absl::Status(std::string_view)> on_bytes, const CallOptions& options) {
+  const absl::Time deadline = connection_->Deadline(options, connection_->options.stream_timeout);
+  v1::ExportSessionRequest request;
+  request.set_session(session);
+  request.set_generation(generation);
+  v1::ExportSessionHeader header;
+  absl::Status broken;  // what must not be repeated: bytes have been given away
+  const auto read_all = [&]() -> absl::Status {
+    grpc::ClientContext context;
+    context.set_deadline(absl::ToChronoTime(deadline));
+    const auto reader = connection_->stub->ExportSession(&context, request);
+    bool began = false;
+    for (v1::ExportSessionResponse piece; reader->Read(&piece);) {
+      if (!std::exchange(began, true)) header = piece.header();
+      broken = on_bytes(piece.data());
+      if (!broken.ok()) {
+        context.TryCancel();
+        break;
+      }
+    }
+    const absl::Status status = StatusFromGrpc(reader->Finish());
+    if (!began) return status;
+    if (broken.ok()) broken = status;
+    return absl::OkStatus();
+  };
+  const absl::Status status =
+      CallWithRetries(connection_->options.retry, deadline, /*repeatable=*/true, read_all);
+  if (!status.ok()) return status;
+  if (!broken.ok()) return broken;
+  return header;
+}
+
+absl::StatusOr<v1::Session> Client::ImportSession(
+    v1::ImportSessionHeader header,
+    absl::FunctionRef<absl::StatusOr<std::string>(std::int64_t offset, std::int64_t most)> read,
+    const CallOptions& options) {
+  const absl::Time deadline = connection_->Deadline(options, connection_->options.stream_timeout);
+  if (header.request_id().empty()) header.set_request_id(NewRequestId());
+  const std::int64_t most = connection_->max_send > 0
+                                ? std::min(kImportPieceBytes, connection_->max_send / 2)
+                                : kImportPieceBytes;
+  v1::ImportSessionResponse response;
+  absl::Status unreadable;  // by `read`
+  const auto send_all = [&]() -> absl::Status {
+    grpc::ClientContext context;
+    context.set_deadline(absl::ToChronoTime(deadline));
+    const auto writer = connection_->stub->ImportSession(&context, &response);
+    v1::ImportSessionRequest request;
+    *request.mutable_header() = header;
+    for (std::int64_t offset = 0; writer->Write(request);) {
+      absl::StatusOr<std::string> bytes = read(offset, most);
+      if (!bytes.ok()) {
+        unreadable = bytes.status();
+        context.TryCancel();
+        break;
+      }
+      if (bytes->empty()) break;
+      offset += static_cast<std::int64_t>(bytes->size());
+      request.set_data(*std::move(bytes));
+    }
+    writer->WritesDone();
+    const absl::Status status = StatusFromGrpc(writer->Finish());
+    return unreadable.ok() ? status : absl::OkStatus();
+  };
+  const absl::Status status =
+      CallWithRetries(connection_->options.retry, deadline, /*repeatable=*/true, send_all);
+  if (!unreadable.ok()) return unreadable;
+  if (!status.ok()) return status;
+  return std::move(*response.mutable_session());
 }
 
 }  // namespace oscarkv

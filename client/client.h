@@ -11,8 +11,9 @@
 //
 // Retries. Calls that may be repeated by contract are, with growing pauses, while the server cannot
 // be reached or asks to come back: all reads, CreateSession, ForkSession, TruncateSession, Attend
-// and Append whose items name their expected_length. DeleteSession never is: whether the first try
-// was done must be found out by whoever asked for it. Streams never are either, except ReadTokens.
+// and Append whose items name their expected_length, ImportSession, and ExportSession until its
+// first bytes are there. DeleteSession never is: whether the first try was done must be found out
+// by whoever asked for it. Streams never are either, except ReadTokens.
 //
 // Thread-safety: all functions of Client may be called at once. A stream is for one thread that
 // writes and one that reads.
@@ -22,6 +23,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/functional/function_ref.h"
@@ -106,6 +108,20 @@ class Client {
   absl::Status ReadTokens(v1::ReadTokensRequest request,
                           absl::FunctionRef<absl::Status(const v1::ReadTokensResponse&)> on_tokens,
                           const CallOptions& options = {});
+
+  // Calls `on_bytes` with one piece of the session's file after the other; an error from it ends
+  // the call and is returned. generation 0: whatever the session's is. Returns what the file has of
+  // the session; it is whole only then.
+  absl::StatusOr<v1::ExportSessionHeader> ExportSession(
+      const std::string& session, std::uint64_t generation,
+      absl::FunctionRef<absl::Status(std::string_view)> on_bytes, const CallOptions& options = {});
+  // Makes a session of the file that `read` reads: from `offset` on, 1 to `most` bytes, none at its
+  // end. An error from it ends the call and is returned. A call that is repeated reads the file
+  // again from its beginning. An empty request_id is filled in.
+  absl::StatusOr<v1::Session> ImportSession(
+      v1::ImportSessionHeader header,
+      absl::FunctionRef<absl::StatusOr<std::string>(std::int64_t offset, std::int64_t most)> read,
+      const CallOptions& options = {});
 
  private:
   struct Connection;

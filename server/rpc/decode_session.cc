@@ -308,4 +308,22 @@ absl::StatusOr<std::vector<ForkItem>> DecodeForks(const v1::ForkSessionRequest& 
   return items;
 }
 
+absl::StatusOr<ImportOptions> DecodeImportHeader(const v1::ImportSessionHeader& header) {
+  absl::Status s = CheckId("header.session", header.session(), /*required=*/false);
+  s.Update(CheckRequestId("header.request_id", header.request_id()));
+  s.Update(CheckId("header.tenant", header.tenant(), /*required=*/false));
+  s.Update(CheckBytes("header.model", header.model(), limits::kModelBytes));
+  s.Update(CheckBytes("header.model_revision", header.model_revision(), limits::kModelBytes));
+  s.Update(CheckBytes("header.rope_digest", header.rope_digest(), limits::kModelBytes));
+  if (!s.ok()) return s;
+  ImportOptions options;
+  options.session = header.session();
+  options.request_id = header.request_id();
+  if (header.has_tenant()) options.tenant = header.tenant();
+  if (header.has_model()) options.model = header.model();
+  if (header.has_model_revision()) options.model_revision = header.model_revision();
+  if (header.has_rope_digest()) options.rope_digest = header.rope_digest();
+  return options;
+}
+
 }  // namespace oscarkv

@@ -1,4 +1,4 @@
-// CreateSession and ForkSession, decoded and checked.
+// CreateSession, ForkSession and the header of ImportSession, decoded and checked.
 #pragma once
 
 #include <vector>
@@ -17,5 +17,8 @@ absl::StatusOr<SessionConfig> DecodeCreateSession(const v1::CreateSessionRequest
 
 // Forks in their order. INVALID_ARGUMENT names the first field that is wrong.
 absl::StatusOr<std::vector<ForkItem>> DecodeForks(const v1::ForkSessionRequest& request);
+
+// INVALID_ARGUMENT names the first field that is wrong, as a field of the header's message.
+absl::StatusOr<ImportOptions> DecodeImportHeader(const v1::ImportSessionHeader& header);
 
 }  // namespace oscarkv

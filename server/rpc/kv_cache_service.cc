@@ -5,6 +5,8 @@
 
 #include "server/rpc/batch_work.h"
 #include "server/rpc/calls.h"
+#include "server/rpc/export_session_stream.h"
+#include "server/rpc/import_session_stream.h"
 #include "server/rpc/read_tokens_stream.h"
 #include "server/rpc/wire.h"
 
@@ -92,7 +94,20 @@ grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* KvCacheService::Dec
 
 grpc::ServerWriteReactor<grpc::ByteBuffer>* KvCacheService::ReadTokens(Context* context,
                                                                        const Bytes* request) {
-  return new ReadTokensStream(handlers_, queue_, context, TakeRequest(request));
+  return ReplyStream::Start(std::make_unique<ReadTokensStream>(handlers_, queue_, context),
+                            TakeRequest(request));
+}
+
+grpc::ServerWriteReactor<grpc::ByteBuffer>* KvCacheService::ExportSession(Context* context,
+                                                                          const Bytes* request) {
+  return ReplyStream::Start(std::make_unique<ExportSessionStream>(handlers_, queue_, context),
+                            TakeRequest(request));
+}
+
+grpc::ServerReadReactor<grpc::ByteBuffer>* KvCacheService::ImportSession(Context* context,
+                                                                         Bytes* reply) {
+  return ImportSessionStream::Start(
+      streams_, std::make_shared<ImportSessionStream>(handlers_, queue_, context, *reply));
 }
 
 }  // namespace oscarkv

@@ -6,8 +6,8 @@
 #include "absl/time/time.h"
 #include "oscarkv/v1/kv_cache.grpc.pb.h"
 #include "server/queue/work_queue.h"
-#include "server/rpc/exchange_stream.h"
 #include "server/rpc/handlers.h"
+#include "server/rpc/request_stream.h"
 
 namespace oscarkv {
 
@@ -29,6 +29,10 @@ using RawTokenMethods = v1::KvCacheService::WithRawCallbackMethod_Append<
             v1::KvCacheService::WithRawCallbackMethod_Decode<
                 v1::KvCacheService::WithRawCallbackMethod_ReadTokens<Base>>>>>;
 
+template <typename Base>
+using RawFileMethods = v1::KvCacheService::WithRawCallbackMethod_ExportSession<
+    v1::KvCacheService::WithRawCallbackMethod_ImportSession<Base>>;
+
 }  // namespace internal
 
 struct ServiceOptions {
@@ -37,7 +41,8 @@ struct ServiceOptions {
 };
 
 class KvCacheService final
-    : public internal::RawSessionMethods<internal::RawTokenMethods<v1::KvCacheService::Service>> {
+    : public internal::RawSessionMethods<
+          internal::RawTokenMethods<internal::RawFileMethods<v1::KvCacheService::Service>>> {
  public:
   // REQUIRES: store outlives this.
   KvCacheService(SessionStore* store, ServerFacts facts, const ServiceOptions& options);
@@ -69,6 +74,8 @@ class KvCacheService final
   grpc::ServerBidiReactor<Bytes, Bytes>* AppendStream(Context* context) override;
   grpc::ServerBidiReactor<Bytes, Bytes>* Decode(Context* context) override;
   grpc::ServerWriteReactor<Bytes>* ReadTokens(Context* context, const Bytes* request) override;
+  grpc::ServerWriteReactor<Bytes>* ExportSession(Context* context, const Bytes* request) override;
+  grpc::ServerReadReactor<Bytes>* ImportSession(Context* context, Bytes* reply) override;
 
  private:
   // Runs Handlers::`handle` on the queue.

@@ -33,7 +33,6 @@ LogLevel LevelOf(const absl::Status& status) {
       return LogLevel::kDebug;
     case absl::StatusCode::kInternal:
     case absl::StatusCode::kUnknown:
-    case absl::StatusCode::kDataLoss:
       return LogLevel::kError;
     default:
       return LogLevel::kInfo;

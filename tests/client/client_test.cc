@@ -50,6 +50,24 @@ class ClientTest : public testing::Test {
     return request;
   }
 
+  absl::StatusOr<v1::Session> Import(const std::string& file,
+                                     const v1::ImportSessionHeader& header = {}) {
+    return client_->ImportSession(header, [&file](std::int64_t offset, std::int64_t most) {
+      return file.substr(static_cast<std::size_t>(offset), static_cast<std::size_t>(most));
+    });
+  }
+  // Appends what comes to `file`.
+  absl::StatusOr<v1::ExportSessionHeader> Export(std::string& file,
+                                                 const CallOptions& options = {}) {
+    return client_->ExportSession(
+        "s", 5,
+        [&file](std::string_view bytes) {
+          file += bytes;
+          return absl::OkStatus();
+        },
+        options);
+  }
+
   FakeService service_;
   std::unique_ptr<Client> client_;
 };
@@ -114,6 +132,7 @@ TEST_F(ClientTest, RepeatsExactlyWhatIsSafeToRepeat) {
       {"Attend", [&] { return client_->Attend(OneAttend(1, false)).status(); }, false},
       {"ReadTokens",
        [&] { return client_->ReadTokens({}, [](const auto&) { return absl::OkStatus(); }); }, true},
+      {"ImportSession", [&] { return Import("file").status(); }, true},
   };
   for (const Case& c : cases) {
     SCOPED_TRACE(c.method);
@@ -317,6 +336,97 @@ TEST_F(ClientTest, ReadTokensReturnsTheCallersError) {
   });
   EXPECT_EQ(status, absl::UnavailableError("enough"));
   EXPECT_EQ(calls, 1);
+}
+
+// ------------------------------------------------------------------------------ export and import
+
+TEST_F(ClientTest, ExportsAFilePieceByPiece) {
+  std::string file;
+  const auto header = Export(file);
+  ASSERT_TRUE(header.ok()) << header.status();
+  EXPECT_EQ(header->generation(), 5);
+  EXPECT_EQ(file, "onetwothree");
+}
+
+TEST_F(ClientTest, AnExportIsRepeatedOnlyWhereNothingHasCome) {
+  std::string file;
+  service_.BreakExportAfter(0);
+  EXPECT_TRUE(Export(file).ok());
+  EXPECT_EQ(file, "onetwothree");
+  EXPECT_EQ(service_.calls("ExportSession"), 2);
+  file.clear();
+  service_.BreakExportAfter(2);
+  EXPECT_TRUE(absl::IsUnavailable(Export(file).status()));
+  EXPECT_EQ(file, "onetwo");
+  EXPECT_EQ(service_.calls("ExportSession"), 3);
+}
+
+TEST_F(ClientTest, ExportReturnsTheCallersError) {
+  int calls = 0;
+  const absl::Status status = client_
+                                  ->ExportSession("s", 0,
+                                                  [&](std::string_view) {
+                                                    ++calls;
+                                                    return absl::UnavailableError("enough");
+                                                  })
+                                  .status();
+  EXPECT_EQ(status, absl::UnavailableError("enough"));
+  EXPECT_EQ(calls, 1);
+}
+
+TEST_F(ClientTest, ImportsAFileInMessagesThatTheServerTakes) {
+  std::string file;
+  for (int i = 0; file.size() < 3'000'000; ++i) file += std::to_string(i);
+  v1::ImportSessionHeader header;
+  header.set_session("s");
+  const auto session = Import(file, header);
+  ASSERT_TRUE(session.ok()) << session.status();
+  EXPECT_EQ(session->id(), "s");
+  EXPECT_TRUE(service_.imported() == file);
+  EXPECT_LT(service_.largest_piece(), FakeService::kMaxReceiveBytes);
+}
+
+TEST_F(ClientTest, ARepeatedImportKeepsItsRequestIdAndSendsTheFileAgain) {
+  service_.Fail("ImportSession", 2, kLost);
+  ASSERT_TRUE(Import("all of it").ok());
+  EXPECT_EQ(service_.imported(), "all of it");
+  const auto headers = service_.import_headers();
+  ASSERT_THAT(headers, SizeIs(3));
+  EXPECT_THAT(headers[0].request_id(), testing::MatchesRegex("[0-9a-f-]{36}"));
+  EXPECT_EQ(headers[0].request_id(), headers[1].request_id());
+  EXPECT_EQ(headers[0].request_id(), headers[2].request_id());
+  v1::ImportSessionHeader header;
+  header.set_request_id("mine");
+  ASSERT_TRUE(Import("", header).ok());
+  EXPECT_EQ(service_.import_headers().back().request_id(), "mine");
+}
+
+TEST_F(ClientTest, ImportReturnsTheReadersError) {
+  int calls = 0;
+  const absl::Status status =
+      client_
+          ->ImportSession({},
+                          [&](std::int64_t, std::int64_t) -> absl::StatusOr<std::string> {
+                            if (++calls == 2) return absl::UnavailableError("the disk is gone");
+                            return std::string("bytes");
+                          })
+          .status();
+  EXPECT_EQ(status, absl::UnavailableError("the disk is gone"));
+  EXPECT_EQ(calls, 2);
+}
+
+TEST_F(ClientTest, ExportsAndImportsHaveDeadlines) {
+  for (const char* method : {"ExportSession", "ImportSession"}) {
+    service_.Delay(method, absl::Milliseconds(300));
+  }
+  std::string file;
+  const CallOptions options{.timeout = absl::Milliseconds(50)};
+  EXPECT_TRUE(absl::IsDeadlineExceeded(Export(file, options).status()));
+  EXPECT_TRUE(absl::IsDeadlineExceeded(
+      client_
+          ->ImportSession(
+              {}, [](std::int64_t, std::int64_t) { return std::string(); }, options)
+          .status()));
 }
 
 // --------------------------------------------------------------------------------------- streams

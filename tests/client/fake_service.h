@@ -95,6 +95,24 @@ class FakeService final : public v1::KvCacheService::Service {
     absl::MutexLock lock(&mutex_);
     return reads_;
   }
+  std::vector<v1::ImportSessionHeader> import_headers() {
+    absl::MutexLock lock(&mutex_);
+    return import_headers_;
+  }
+  // The file of the last ImportSession, and the size of its largest message.
+  std::string imported() {
+    absl::MutexLock lock(&mutex_);
+    return imported_;
+  }
+  std::size_t largest_piece() {
+    absl::MutexLock lock(&mutex_);
+    return largest_piece_;
+  }
+  // ExportSession breaks after so many pieces, once.
+  void BreakExportAfter(int pieces) {
+    absl::MutexLock lock(&mutex_);
+    break_export_after_ = pieces;
+  }
   // ReadTokens breaks after so many tokens, once.
   void BreakReadAfter(int tokens) {
     absl::MutexLock lock(&mutex_);
@@ -220,6 +238,50 @@ class FakeService final : public v1::KvCacheService::Service {
     }
     return Enter("ReadTokens");
   }
+  // Three pieces: "one", "two", "three".
+  grpc::Status ExportSession(grpc::ServerContext*, const v1::ExportSessionRequest* request,
+                             grpc::ServerWriter<v1::ExportSessionResponse>* writer) override {
+    int budget = 0;
+    {
+      absl::MutexLock lock(&mutex_);
+      budget = std::exchange(break_export_after_, 1 << 30);
+    }
+    bool first = true;
+    for (const char* data : {"one", "two", "three"}) {
+      if (budget-- <= 0) {
+        Enter("ExportSession");
+        return grpc::Status(grpc::UNAVAILABLE, "the connection was lost");
+      }
+      v1::ExportSessionResponse piece;
+      if (std::exchange(first, false)) {
+        piece.mutable_header()->set_generation(request->generation());
+      }
+      piece.set_data(data);
+      writer->Write(piece);
+    }
+    return Enter("ExportSession");
+  }
+  grpc::Status ImportSession(grpc::ServerContext*,
+                             grpc::ServerReader<v1::ImportSessionRequest>* reader,
+                             v1::ImportSessionResponse* response) override {
+    std::string file;
+    std::size_t largest = 0;
+    for (v1::ImportSessionRequest request; reader->Read(&request);) {
+      if (request.has_header()) {
+        response->mutable_session()->set_id(request.header().session());
+        absl::MutexLock lock(&mutex_);
+        import_headers_.push_back(request.header());
+      }
+      file += request.data();
+      largest = std::max(largest, request.ByteSizeLong());
+    }
+    {
+      absl::MutexLock lock(&mutex_);
+      imported_ = file;
+      largest_piece_ = largest;
+    }
+    return Enter("ImportSession");
+  }
 
  private:
   grpc::Status Enter(const std::string& method) {
@@ -261,6 +323,10 @@ class FakeService final : public v1::KvCacheService::Service {
   std::vector<std::string> fork_request_ids_;
   std::vector<std::string> truncate_request_ids_;
   std::vector<v1::ReadTokensRequest> reads_;
+  std::vector<v1::ImportSessionHeader> import_headers_;
+  std::string imported_;
+  std::size_t largest_piece_ = 0;
+  int break_export_after_ = 1 << 30;
   int break_read_after_ = 1 << 30;
   std::string address_;
   std::unique_ptr<grpc::Server> server_;

@@ -37,6 +37,7 @@ bool IsDocumented(absl::StatusCode code) {
       absl::StatusCode::kUnavailable,
       absl::StatusCode::kDeadlineExceeded,
       absl::StatusCode::kCancelled,
+      absl::StatusCode::kDataLoss,
       absl::StatusCode::kUnimplemented,
   };
   return kCodes.contains(code);
@@ -237,7 +238,12 @@ class Requests {
       }
       case 9:
         return Of("ForkSession", ForkRequest(), v1::ForkSessionResponse());
-      case 10: {
+      case 10:
+        return Of("ExportSession", WithGeneration<v1::ExportSessionRequest>(),
+                  v1::ExportSessionResponse());
+      case 11:
+        return Of("ImportSession", ImportRequest(), v1::ImportSessionResponse());
+      case 12: {
         v1::DecodeRequest request;
         *request.mutable_attend() = AttendRequest();
         return Of("Decode", request, v1::DecodeResponse());
@@ -246,7 +252,7 @@ class Requests {
         return Of("Attend", AttendRequest(), v1::AttendResponse());
     }
   }
-  static constexpr std::uint64_t kKinds = 13;
+  static constexpr std::uint64_t kKinds = 15;
 
  private:
   template <typename Request, typename Response>
@@ -272,6 +278,17 @@ class Requests {
       fork.set_request_id("fork");
       fork.set_replace(true);
     }
+    return request;
+  }
+
+  // The header alone: a file without bytes.
+  static v1::ImportSessionRequest ImportRequest() {
+    v1::ImportSessionRequest request;
+    v1::ImportSessionHeader& header = *request.mutable_header();
+    header.set_session("c");
+    header.set_request_id("import");
+    header.set_tenant("a");
+    header.set_model("a");
     return request;
   }
 

@@ -255,8 +255,9 @@ TEST(SessionsTest, BytesThatAreNoMessageAreRefusedLikeAnyWrongRequest) {
   TestServer server;
   const std::string service = "/oscarkv.v1.KvCacheService/";
   std::string response;
-  for (const char* method : {"CreateSession", "GetSession", "ListSessions", "DeleteSession",
-                             "ForkSession", "TruncateSession", "Append", "Attend", "ReadTokens"}) {
+  for (const char* method :
+       {"CreateSession", "GetSession", "ListSessions", "DeleteSession", "ForkSession",
+        "TruncateSession", "Append", "Attend", "ReadTokens", "ExportSession", "ImportSession"}) {
     // A length-delimited field that is longer than the message; text that is no UTF-8.
     for (const std::string bytes : {"\x0a\x7f", "\x0a\x01\xff"}) {
       const absl::Status status =

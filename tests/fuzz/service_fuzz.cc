@@ -18,6 +18,8 @@
 #include "kernels/backend_factory.h"
 #include "oscarkv/v1/kv_cache.pb.h"
 #include "server/rpc/handlers.h"
+#include "server/rpc/session_exporter.h"
+#include "server/rpc/session_importer.h"
 #include "server/rpc/token_reader.h"
 
 namespace oscarkv {
@@ -54,7 +56,7 @@ class Fuzz {
 
  private:
   void Step() {
-    switch (in_.ConsumeIntegralInRange(0, 8)) {
+    switch (in_.ConsumeIntegralInRange(0, 9)) {
       case 0:
         return Call(&Handlers::CreateSession, CreateRequest());
       case 1:
@@ -70,6 +72,8 @@ class Fuzz {
         return store_.Settle();
       case 7:
         return Fork();
+      case 8:
+        return Transfer();
       default:
         return Rest();
     }
@@ -297,6 +301,41 @@ class Fuzz {
         Fail("a run of tokens that does not fit a message");
       }
     }
+  }
+
+  // A session that leaves as a file and comes back, of which a few bytes may be changed on the way.
+  void Transfer() {
+    v1::ExportSessionRequest request;
+    request.set_session(SessionId());
+    request.set_generation(in_.ConsumeBool() ? 0 : Generation(request.session()));
+    auto exporter = SessionExporter::Open(store_, request, kMessageBytes);
+    CheckStatus(exporter.status());
+    if (!exporter.ok()) return;
+    SessionImporter importer(store_);
+    v1::ImportSessionRequest piece;
+    piece.mutable_header()->set_session(in_.ConsumeBool() ? "" : SessionId());
+    piece.mutable_header()->set_request_id("import");
+    absl::Status status = importer.Take(piece);
+    CheckStatus(status);
+    const bool damaged = in_.ConsumeBool();
+    while (status.ok() && !exporter->done()) {
+      v1::ExportSessionResponse response;
+      CheckStatus(exporter->Next(response));
+      if (response.ByteSizeLong() > static_cast<std::size_t>(kMessageBytes)) {
+        Fail("a piece of a file that does not fit a message");
+      }
+      std::string bytes = response.data();
+      for (int i = damaged ? in_.ConsumeIntegralInRange(0, 2) : 0; i > 0 && !bytes.empty(); --i) {
+        const std::size_t at = in_.ConsumeIntegralInRange<std::size_t>(0, bytes.size() - 1);
+        bytes[at] = static_cast<char>(in_.ConsumeIntegral<std::uint8_t>());
+      }
+      piece.set_data(std::move(bytes));
+      status = importer.Take(piece);
+    }
+    v1::ImportSessionResponse response;
+    if (status.ok()) status = importer.Finish(response);
+    // A file that was changed is found to be.
+    if (!damaged || !absl::IsDataLoss(status)) CheckStatus(status);
   }
 
   void Rest() {
