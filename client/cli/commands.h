@@ -29,6 +29,7 @@ void AddReplayCommand(CLI::App& app, CommandContext& context);
 void AddSessionCommands(CLI::App& app, CommandContext& context);
 // Those of AddSessionCommands that are about files.
 void AddSessionExportCommand(CLI::App& group, CommandContext& context);
+void AddSessionImportCommand(CLI::App& group, CommandContext& context);
 void AddSessionVerifyCommand(CLI::App& group, CommandContext& context);
 void AddSessionInspectCommand(CLI::App& group, CommandContext& context);
 

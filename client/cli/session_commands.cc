@@ -183,6 +183,7 @@ void AddSessionCommands(CLI::App& app, CommandContext& context) {
   AddForkCommand(group, context);
   AddDeleteCommand(group, context);
   AddSessionExportCommand(group, context);
+  AddSessionImportCommand(group, context);
   AddSessionVerifyCommand(group, context);
   AddSessionInspectCommand(group, context);
 }

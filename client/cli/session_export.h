@@ -29,6 +29,11 @@ struct ExportReport {
   std::uint64_t bytes = 0;  // of the file
 };
 
+// A session file (server/file/SESSION_FILE.md), as the server sends it: the session as it was when
+// the export began. REQUIRES: no `length`.
+absl::StatusOr<ExportReport> ExportSessionFile(Client& client, const ExportRequest& request,
+                                               NewFile& file);
+
 // A recording without queries (client/recording/recording.h): keys and values of every layer,
 // decoded to 16 bits. Of layers that have freed tokens, what is left. Holds one message of the
 // server at a time in memory. OUT_OF_RANGE where the session is shorter than asked, or has no

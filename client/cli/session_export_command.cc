@@ -17,15 +17,18 @@ namespace {
 
 using Exporter = absl::StatusOr<ExportReport> (*)(Client&, const ExportRequest&, NewFile&);
 
+constexpr char kSessionFile[] = "okv";
+
 const std::map<std::string, Exporter>& Exporters() {
-  static const std::map<std::string, Exporter> kExporters = {{"safetensors", ExportRecording}};
+  static const std::map<std::string, Exporter> kExporters = {{kSessionFile, ExportSessionFile},
+                                                             {"safetensors", ExportRecording}};
   return kExporters;
 }
 
 struct Arguments {
   std::string session;
   std::string file;
-  std::string format;
+  std::string format = kSessionFile;
   bool force = false;
 };
 
@@ -78,16 +81,21 @@ void AddSessionExportCommand(CLI::App& group, CommandContext& context) {
   command.add_option("session", arguments->session, "Its id")->type_name("ID")->required();
   command.add_option("file", arguments->file, "File to write")->type_name("FILE")->required();
   command
-      .add_option("--format", arguments->format,
-                  "safetensors: a recording, decoded to 16 bits, without queries")
+      .add_option(
+          "--format", arguments->format,
+          "okv (default): a session file, as it is; safetensors: a recording, decoded to 16 "
+          "bits, without queries")
       ->type_name("NAME")
-      ->required()
       ->transform(CLI::IsMember(Exporters()));
-  const auto* length = command.add_option("--length", "Its first tokens alone, that many")
-                           ->check(CLI::PositiveNumber)
-                           ->type_name("TOKENS");
+  const auto* length =
+      command.add_option("--length", "Its first tokens alone, that many; not of okv")
+          ->check(CLI::PositiveNumber)
+          ->type_name("TOKENS");
   command.add_flag("--force", arguments->force, "Take the place of a file that exists");
   command.callback([&context, arguments, address, length] {
+    if (!length->empty() && arguments->format == kSessionFile) {
+      throw CLI::ValidationError("--length", "a session file has all tokens");
+    }
     context.run = [&context, arguments, address, length] {
       std::optional<std::int64_t> only;
       if (!length->empty()) only = length->as<std::int64_t>();

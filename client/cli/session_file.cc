@@ -27,17 +27,6 @@ class ReadOnlyCalls : public SystemCalls {
   }
 };
 
-absl::StatusOr<std::unique_ptr<PosixFile>> OpenToRead(const std::string& path) {
-  static ReadOnlyCalls calls;
-  std::error_code error;
-  const std::filesystem::file_status status = std::filesystem::status(path, error);
-  // What does not exist, opening tells. Opening a pipe would wait.
-  if (std::filesystem::exists(status) && !std::filesystem::is_regular_file(status)) {
-    return absl::InvalidArgumentError(absl::StrCat(path, " is not a regular file"));
-  }
-  return PosixFile::Open(path, &calls);
-}
-
 // Whether it begins as session files do. What cannot be read counts as such.
 bool LooksLikeSessionFile(const PosixFile& file, std::uint64_t bytes) {
   std::array<unsigned char, kFileMagic.size()> magic = kFileMagic;
@@ -82,8 +71,8 @@ absl::Status Explain(const absl::Status& status, const PosixFile& file, std::uin
 
 template <typename ReadContents>
 absl::StatusOr<SessionFile> ReadAs(const std::string& path, const ReadContents& read) {
-  absl::StatusOr<std::unique_ptr<PosixFile>> file = OpenToRead(path);
-  if (!file.ok()) return WithErrorInfo(file.status(), DetailsOf(file.status()));
+  absl::StatusOr<std::unique_ptr<PosixFile>> file = OpenSessionFile(path);
+  if (!file.ok()) return file.status();
   const absl::StatusOr<std::uint64_t> bytes = (*file)->Size();
   if (!bytes.ok()) return WithErrorInfo(bytes.status(), DetailsOf(bytes.status()));
   absl::StatusOr<SessionFileContents> contents = read(**file);
@@ -92,6 +81,19 @@ absl::StatusOr<SessionFile> ReadAs(const std::string& path, const ReadContents& 
 }
 
 }  // namespace
+
+absl::StatusOr<std::unique_ptr<PosixFile>> OpenSessionFile(const std::string& path) {
+  static ReadOnlyCalls calls;
+  std::error_code error;
+  const std::filesystem::file_status status = std::filesystem::status(path, error);
+  // What does not exist, opening tells. Opening a pipe would wait.
+  if (std::filesystem::exists(status) && !std::filesystem::is_regular_file(status)) {
+    return absl::InvalidArgumentError(absl::StrCat(path, " is not a regular file"));
+  }
+  absl::StatusOr<std::unique_ptr<PosixFile>> file = PosixFile::Open(path, &calls);
+  if (!file.ok()) return WithErrorInfo(file.status(), DetailsOf(file.status()));
+  return file;
+}
 
 absl::StatusOr<SessionFile> ReadWholeSessionFile(const std::string& path) {
   return ReadAs(path, [](const ByteSource& file) { return ReadSessionFile(file, nullptr); });

@@ -18,6 +18,8 @@ struct SessionFile {
   SessionFileContents contents;
 };
 
+// Errors name the path: NOT_FOUND and the like, INVALID_ARGUMENT where it is no regular file.
+absl::StatusOr<std::unique_ptr<PosixFile>> OpenSessionFile(const std::string& path);
 // Reads all of a file, with all checks; or, quickly, all but payloads up to the last commit.
 // Errors name the path and say what is wrong with it, with details as those of a server: NOT_FOUND
 // and the like where it cannot be read, FAILED_PRECONDITION where another version wrote it,

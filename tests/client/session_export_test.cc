@@ -352,7 +352,8 @@ TEST_F(SessionExportTest, FailuresSayWhy) {
   for (const std::vector<std::string>& arguments : std::vector<std::vector<std::string>>{
            {"session", "export"},
            {"session", "export", "s"},
-           {"session", "export", "s", "x"},
+           {"session", "export", "s", "x", "--length", "5"},
+           {"session", "import"},
            {"session", "export", "s", "x", "--format", "zip"},
            {"session", "export", "s", "x", "--format", "safetensors", "--length", "0"},
            {"session", "export", "s", "x", "--format", "safetensors", "--length", "all"}}) {
