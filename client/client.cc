@@ -285,7 +285,7 @@ absl::StatusOr<v1::ExportSessionHeader> Client::ExportSession(
         break;
       }
     }
-    const absl::Status status = StatusFromGrpc(reader->Finish());
+    absl::Status status = StatusFromGrpc(reader->Finish());
     if (!began) return status;
     if (broken.ok()) broken = status;
     return absl::OkStatus();

@@ -41,7 +41,7 @@ void ImportSessionStream::Run() {
 
 absl::Status ImportSessionStream::Step() {
   if (more_) {
-    const absl::Status status = importer_->Take(message_);
+    absl::Status status = importer_->Take(message_);
     message_.Clear();
     return status;
   }

@@ -295,7 +295,7 @@ class FakeService final : public v1::KvCacheService::Service {
     ++calls_[method];
     auto& failures = failures_[method];
     if (failures.empty()) return grpc::Status::OK;
-    const grpc::Status status = failures.front();
+    grpc::Status status = failures.front();
     failures.erase(failures.begin());
     return status;
   }

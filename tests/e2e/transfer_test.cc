@@ -1,168 +1,19 @@
-// Sessions that move as files from server to server, and what becomes of transfers that end early.
+// Sessions that move as files from server to server.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <atomic>
-#include <chrono>
 #include <functional>
-#include <future>
-#include <optional>
 #include <random>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
-#include "server/base/error.h"
-#include "tests/e2e/test_server.h"
+#include "tests/e2e/transfers.h"
 
 namespace oscarkv::testing {
 namespace {
-
-// 16 KiB a token, stored as sent: a thousand are more than a connection buffers.
-constexpr TestModel kWide = {.layers = 1, .query_heads = 16, .kv_heads = 16, .dim = 256};
-constexpr int kWideTokens = 1000;
-
-v1::Session CreateWide(Stub& stub) {
-  v1::CreateSessionRequest request = CreateRequest("wide", kWide);
-  request.mutable_codec()->set_key_bits(16);
-  request.mutable_codec()->set_value_bits(16);
-  v1::CreateSessionResponse created;
-  const absl::Status s = Call(stub, &Stub::CreateSession, request, created);
-  EXPECT_TRUE(s.ok()) << s;
-  for (int begin = 0; begin < kWideTokens; begin += 100) {
-    Append(stub, AppendRequestOf(kWide, created.session(), 0, begin, 100));
-  }
-  return created.session();
-}
-
-v1::Session CreateWith(Stub& stub, const std::string& id, int tokens) {
-  const v1::Session session = Create(stub, id);
-  for (const int layer : {0, 1}) Append(stub, AppendRequestOf({}, session, layer, 0, tokens));
-  return Get(stub, id);
-}
-
-v1::GetServerInfoResponse Info(Stub& stub) {
-  v1::GetServerInfoResponse info;
-  const absl::Status s = Call(stub, &Stub::GetServerInfo, v1::GetServerInfoRequest(), info);
-  EXPECT_TRUE(s.ok()) << s;
-  return info;
-}
-
-// Whether the server comes to hold what it held before: a client that leaves is noticed in time.
-void ExpectHoldsAgain(Stub& stub, const v1::GetServerInfoResponse& before) {
-  const absl::Time end = absl::Now() + absl::Seconds(30);
-  v1::GetServerInfoResponse now = Info(stub);
-  while ((now.block_bytes() != before.block_bytes() ||
-          now.logical_bytes() != before.logical_bytes()) &&
-         absl::Now() < end) {
-    now = Info(stub);
-  }
-  EXPECT_EQ(now.block_bytes(), before.block_bytes());
-  EXPECT_EQ(now.resident_bytes(), before.resident_bytes());
-  EXPECT_EQ(now.logical_bytes(), before.logical_bytes());
-  EXPECT_EQ(now.sessions(), before.sessions());
-}
-
-class Export {
- public:
-  Export(Stub& stub, const std::string& session, std::uint64_t generation = 0,
-         std::optional<std::chrono::milliseconds> timeout = std::nullopt) {
-    if (timeout) context_.set_deadline(std::chrono::system_clock::now() + *timeout);
-    v1::ExportSessionRequest request;
-    request.set_session(session);
-    request.set_generation(generation);
-    reader_ = stub.ExportSession(&context_, request);
-  }
-
-  // False at the end.
-  bool ReadPiece() {
-    v1::ExportSessionResponse piece;
-    if (!reader_->Read(&piece)) return false;
-    EXPECT_EQ(piece.has_header(), file_.empty());
-    if (piece.has_header()) header_ = piece.header();
-    EXPECT_LE(piece.data().size(), 1u << 20);
-    file_ += piece.data();
-    return true;
-  }
-  absl::Status Finish() {
-    while (ReadPiece()) {
-    }
-    return FromGrpcStatus(reader_->Finish());
-  }
-  void Cancel() { context_.TryCancel(); }
-
-  const std::string& file() const { return file_; }
-  const v1::ExportSessionHeader& header() const { return header_; }
-
- private:
-  grpc::ClientContext context_;
-  std::unique_ptr<grpc::ClientReader<v1::ExportSessionResponse>> reader_;
-  v1::ExportSessionHeader header_;
-  std::string file_;
-};
-
-std::string FileOf(Stub& stub, const std::string& session) {
-  Export whole(stub, session);
-  const absl::Status s = whole.Finish();
-  EXPECT_TRUE(s.ok()) << s;
-  return whole.file();
-}
-
-v1::ImportSessionHeader Header(const std::string& session, const std::string& request_id = "r") {
-  v1::ImportSessionHeader header;
-  header.set_session(session);
-  header.set_request_id(request_id);
-  return header;
-}
-
-class Import {
- public:
-  explicit Import(Stub& stub, std::optional<std::chrono::milliseconds> timeout = std::nullopt) {
-    if (timeout) context_.set_deadline(std::chrono::system_clock::now() + *timeout);
-    writer_ = stub.ImportSession(&context_, &response_);
-  }
-
-  // False once the server has ended the call.
-  bool Send(const v1::ImportSessionHeader& header) {
-    v1::ImportSessionRequest request;
-    *request.mutable_header() = header;
-    return writer_->Write(request);
-  }
-  bool Send(std::string_view file, std::size_t piece = 100'000) {
-    v1::ImportSessionRequest request;
-    for (; !file.empty(); file.remove_prefix(std::min(piece, file.size()))) {
-      request.set_data(std::string(file.substr(0, piece)));
-      if (!writer_->Write(request)) return false;
-    }
-    return true;
-  }
-  bool SendNothing() { return writer_->Write(v1::ImportSessionRequest()); }
-  absl::Status Finish() {
-    writer_->WritesDone();
-    return FromGrpcStatus(writer_->Finish());
-  }
-  absl::Status WaitForEnd() { return FromGrpcStatus(writer_->Finish()); }
-  void Cancel() { context_.TryCancel(); }
-
-  const v1::Session& session() const { return response_.session(); }
-
- private:
-  grpc::ClientContext context_;
-  v1::ImportSessionResponse response_;
-  std::unique_ptr<grpc::ClientWriter<v1::ImportSessionRequest>> writer_;
-};
-
-// `session`, where it is not null, becomes the answer.
-absl::Status ImportFile(Stub& stub, const v1::ImportSessionHeader& header, std::string_view file,
-                        v1::Session* session = nullptr) {
-  Import import(stub);
-  if (import.Send(header)) import.Send(file);
-  const absl::Status s = import.Finish();
-  if (session != nullptr) *session = import.session();
-  return s;
-}
 
 TEST(TransferTest, ASessionMovesToAnotherServerAndAnswersTheSame) {
   TestServer from;
@@ -343,74 +194,6 @@ TEST(TransferTest, ABudgetWithoutRoomRefuses) {
   ExpectHoldsAgain(to.stub(), before);
 }
 
-TEST(TransferTest, ClientsThatLeaveInTheMiddleLeaveNothing) {
-  TestServer server;
-  Stub& stub = server.stub();
-  CreateWide(stub);
-  const std::string file = FileOf(stub, "wide");
-  const v1::GetServerInfoResponse before = Info(stub);
-  for (int i = 0; i < 6; ++i) {
-    Export reading(stub, "wide");
-    EXPECT_TRUE(i % 2 == 1 || reading.ReadPiece());
-    reading.Cancel();
-    EXPECT_EQ(reading.Finish().code(), absl::StatusCode::kCancelled);
-    Import writing(stub);
-    EXPECT_TRUE(writing.Send(Header("b")));
-    EXPECT_TRUE(i % 2 == 1 || writing.Send(std::string_view(file).substr(0, file.size() / 2)));
-    writing.Cancel();
-    EXPECT_EQ(writing.Finish().code(), absl::StatusCode::kCancelled);
-  }
-  ExpectHoldsAgain(stub, before);
-}
-
-TEST(TransferTest, DeadlinesThatPassInTheMiddleLeaveNothing) {
-  TestServer server;
-  Stub& stub = server.stub();
-  CreateWide(stub);
-  const std::string file = FileOf(stub, "wide");
-  const v1::GetServerInfoResponse before = Info(stub);
-  constexpr std::chrono::milliseconds kTimeout(200);
-  Import idle(stub, kTimeout);
-  Import halfway(stub, kTimeout);
-  if (halfway.Send(Header("b"))) halfway.Send(std::string_view(file).substr(0, file.size() / 2));
-  Export unread(stub, "wide", 0, kTimeout);
-  EXPECT_EQ(idle.WaitForEnd().code(), absl::StatusCode::kDeadlineExceeded);
-  EXPECT_EQ(halfway.WaitForEnd().code(), absl::StatusCode::kDeadlineExceeded);
-  // The server notices by itself, with no one reading.
-  ExpectHoldsAgain(stub, before);
-  EXPECT_EQ(unread.Finish().code(), absl::StatusCode::kDeadlineExceeded);
-}
-
-// With one place in all.
-TEST(TransferTest, ClientsThatPauseKeepNoPlaceFromOthers) {
-  TestServer from;
-  CreateWide(from.stub());
-  Config config = TestConfig();
-  config.max_concurrent_requests = 1;
-  TestServer server(config);
-  Stub& stub = server.stub();
-  const std::string file = FileOf(from.stub(), "wide");
-  const auto expect_place = [&] {
-    v1::GetServerInfoResponse info;
-    absl::Status status = absl::UnknownError("not asked yet");
-    while (!status.ok()) {
-      status = Call(stub, &Stub::GetServerInfo, {}, info);
-      ASSERT_TRUE(status.ok() || ReasonOf(status) == "TOO_MANY_REQUESTS") << status;
-    }
-  };
-  Import import(stub);
-  ASSERT_TRUE(import.Send(Header("")));
-  ASSERT_TRUE(import.Send(std::string_view(file).substr(0, file.size() / 2)));
-  expect_place();
-  ASSERT_TRUE(import.Send(std::string_view(file).substr(file.size() / 2)));
-  ASSERT_EQ(import.Finish(), absl::OkStatus());
-  Export reading(stub, "wide");
-  ASSERT_TRUE(reading.ReadPiece());
-  expect_place();
-  ASSERT_EQ(reading.Finish(), absl::OkStatus());
-  EXPECT_EQ(reading.header().committed_length(), kWideTokens);
-}
-
 TEST(TransferTest, AnExportIsOfTheMomentItBeganWhateverIsDoneMeanwhile) {
   TestServer server;
   Stub& stub = server.stub();
@@ -467,26 +250,6 @@ TEST(TransferTest, SessionsMoveWhileTheyGrow) {
   stopped = true;
   growing.join();
   EXPECT_EQ(Info(to.stub()).sessions(), 15);
-}
-
-TEST(TransferTest, ADrainEndsImportsThatWaitAndLetsExportsEnd) {
-  TestServer server;
-  Stub& stub = server.stub();
-  CreateWide(stub);
-  const std::string file = FileOf(stub, "wide");
-  Export reading(stub, "wide");
-  ASSERT_TRUE(reading.ReadPiece());
-  Import silent(stub);
-  Import halfway(stub);
-  ASSERT_TRUE(halfway.Send(Header("b")));
-  ASSERT_TRUE(halfway.Send(std::string_view(file).substr(0, file.size() / 2)));
-  std::future<bool> drained =
-      std::async(std::launch::async, [&] { return server.server().Drain(absl::Seconds(60)); });
-  EXPECT_EQ(ReasonOf(silent.WaitForEnd()), "DRAINING");
-  EXPECT_EQ(ReasonOf(halfway.WaitForEnd()), "DRAINING");
-  EXPECT_EQ(reading.Finish(), absl::OkStatus());
-  EXPECT_EQ(reading.file().size(), file.size());
-  EXPECT_TRUE(drained.get());
 }
 
 }  // namespace
