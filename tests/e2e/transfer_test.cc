@@ -15,7 +15,7 @@
 namespace oscarkv::testing {
 namespace {
 
-TEST(TransferTest, ASessionMovesToAnotherServerAndAnswersTheSame) {
+TEST(TransferRpcTest, ASessionMovesToAnotherServerAndAnswersTheSame) {
   TestServer from;
   TestServer to;
   const TestModel model;
@@ -74,7 +74,7 @@ TEST(TransferTest, ASessionMovesToAnotherServerAndAnswersTheSame) {
   EXPECT_EQ(moved.committed_length(), 900);
 }
 
-TEST(TransferTest, ExportTellsErrorsInItsStatus) {
+TEST(TransferRpcTest, ExportTellsErrorsInItsStatus) {
   TestServer server;
   const v1::Session session = Create(server.stub(), "a");
   EXPECT_EQ(FieldOf(Export(server.stub(), "not an id").Finish()), "session");
@@ -84,7 +84,7 @@ TEST(TransferTest, ExportTellsErrorsInItsStatus) {
   EXPECT_EQ(Export(server.stub(), "a", session.generation()).Finish(), absl::OkStatus());
 }
 
-TEST(TransferTest, UploadsThatAreNotRightAreRefusedAndLeaveNothing) {
+TEST(TransferRpcTest, UploadsThatAreNotRightAreRefusedAndLeaveNothing) {
   TestServer server;
   Stub& stub = server.stub();
   CreateWith(stub, "a", 500);
@@ -114,7 +114,7 @@ TEST(TransferTest, UploadsThatAreNotRightAreRefusedAndLeaveNothing) {
   expect_damaged(file + file);
 }
 
-TEST(TransferTest, MessagesThatAreNotRightAreRefused) {
+TEST(TransferRpcTest, MessagesThatAreNotRightAreRefused) {
   TestServer server;
   Stub& stub = server.stub();
   CreateWith(stub, "a", 100);
@@ -147,7 +147,7 @@ TEST(TransferTest, MessagesThatAreNotRightAreRefused) {
   EXPECT_EQ(Info(stub).sessions(), 1);
 }
 
-TEST(TransferTest, AFileOfAnotherModelIsRefused) {
+TEST(TransferRpcTest, AFileOfAnotherModelIsRefused) {
   TestServer server;
   CreateWith(server.stub(), "a", 100);
   const std::string file = FileOf(server.stub(), "a");
@@ -162,7 +162,7 @@ TEST(TransferTest, AFileOfAnotherModelIsRefused) {
   }
 }
 
-TEST(TransferTest, RepeatsAreKnownAndOthersRefused) {
+TEST(TransferRpcTest, RepeatsAreKnownAndOthersRefused) {
   TestServer server;
   Stub& stub = server.stub();
   CreateWith(stub, "a", 300);
@@ -180,7 +180,7 @@ TEST(TransferTest, RepeatsAreKnownAndOthersRefused) {
   }
 }
 
-TEST(TransferTest, ABudgetWithoutRoomRefuses) {
+TEST(TransferRpcTest, ABudgetWithoutRoomRefuses) {
   TestServer from;
   CreateWide(from.stub());
   const std::string file = FileOf(from.stub(), "wide");
@@ -194,7 +194,7 @@ TEST(TransferTest, ABudgetWithoutRoomRefuses) {
   ExpectHoldsAgain(to.stub(), before);
 }
 
-TEST(TransferTest, AnExportIsOfTheMomentItBeganWhateverIsDoneMeanwhile) {
+TEST(TransferRpcTest, AnExportIsOfTheMomentItBeganWhateverIsDoneMeanwhile) {
   TestServer server;
   Stub& stub = server.stub();
   const v1::Session session = CreateWide(stub);
@@ -218,7 +218,7 @@ TEST(TransferTest, AnExportIsOfTheMomentItBeganWhateverIsDoneMeanwhile) {
   EXPECT_EQ(attend(before), attend(then));
 }
 
-TEST(TransferTest, SessionsMoveWhileTheyGrow) {
+TEST(TransferRpcTest, SessionsMoveWhileTheyGrow) {
   TestServer from;
   TestServer to;
   const TestModel model;
