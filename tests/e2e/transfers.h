@@ -46,19 +46,17 @@ inline v1::GetServerInfoResponse Info(Stub& stub) {
   return info;
 }
 
-// Whether the server comes to hold what it held before: a client that leaves is noticed in time.
+// The server comes to hold what it held before: that a client has left is noticed in time.
 inline void ExpectHoldsAgain(Stub& stub, const v1::GetServerInfoResponse& before) {
   const absl::Time end = absl::Now() + absl::Seconds(30);
   v1::GetServerInfoResponse now = Info(stub);
-  while ((now.block_bytes() != before.block_bytes() ||
-          now.logical_bytes() != before.logical_bytes()) &&
-         absl::Now() < end) {
-    now = Info(stub);
-  }
-  EXPECT_EQ(now.block_bytes(), before.block_bytes());
-  EXPECT_EQ(now.resident_bytes(), before.resident_bytes());
-  EXPECT_EQ(now.logical_bytes(), before.logical_bytes());
-  EXPECT_EQ(now.sessions(), before.sessions());
+  const auto same = [&] {
+    return now.block_bytes() == before.block_bytes() &&
+           now.resident_bytes() == before.resident_bytes() &&
+           now.logical_bytes() == before.logical_bytes() && now.sessions() == before.sessions();
+  };
+  while (!same() && absl::Now() < end) now = Info(stub);
+  EXPECT_TRUE(same()) << now.ShortDebugString() << "\nbefore: " << before.ShortDebugString();
 }
 
 class Export {
