@@ -66,6 +66,7 @@ class DataDir {
   DataDir& operator=(const DataDir&) = delete;
 
   const std::string& path() const { return path_; }
+  SystemCalls* calls() const { return calls_; }
   // REQUIRES: as of SessionFileName.
   std::string PathOf(std::string_view session_id) const;
   std::string TemporaryPathOf(std::string_view session_id) const;

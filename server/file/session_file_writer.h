@@ -19,15 +19,10 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "server/file/byte_stream.h"
+#include "server/file/durability.h"
 #include "server/file/file_state.h"
 
 namespace oscarkv {
-
-// What holds when Commit returns.
-enum class Durability : std::uint8_t {
-  kWritten,  // the sink has all bytes: survives the end of the process
-  kSynced,   // they are on the disk: survives a loss of power too. Costs two syncs.
-};
 
 class SessionFileWriter {
  public:

@@ -9,6 +9,7 @@
 #include "server/base/crc32c.h"
 #include "server/base/error.h"
 #include "server/base/kernel_status.h"
+#include "server/session/tiers.h"
 
 namespace oscarkv {
 namespace {
@@ -69,8 +70,17 @@ absl::Status Batch::OpenItem(BatchItem* item) {
   }
   // Before any lock is taken: the bytes are many.
   const std::uint32_t crc = item->crc ? *item->crc : CrcOf(*item);
-  auto lease = std::make_unique<LayerLease>(std::move(session), *index);
-  if (lease->session().deleted()) return SessionNotFound(item->session);
+  session->NoteUse();
+  std::unique_ptr<LayerLease> lease;
+  while (true) {
+    if (context_.tiers) {
+      if (absl::Status s = context_.tiers->EnsureResident(session.get()); !s.ok()) return s;
+    }
+    lease = std::make_unique<LayerLease>(session, *index);
+    if (!session->evicted()) break;
+    lease.reset();  // evicted since
+  }
+  if (session->deleted()) return SessionNotFound(item->session);
   works_.push_back({.item = item, .crc = crc, .lease = std::move(lease)});
   Work& work = works_.back();
   work.change = std::make_unique<LayerChange>(&work.layer(), context_.pool, context_.budget);

@@ -26,6 +26,8 @@
 
 namespace oscarkv {
 
+class Tiers;
+
 // What batches work on. All outlive them.
 struct BatchContext {
   const SessionTable* sessions = nullptr;
@@ -33,6 +35,7 @@ struct BatchContext {
   BlockPool* pool = nullptr;
   MemoryBudget* budget = nullptr;
   Preparer* preparer = nullptr;  // null: nothing is sealed ahead
+  Tiers* tiers = nullptr;        // null: no session is ever evicted
 };
 
 enum class BatchKind : std::uint8_t { kAppend, kAttend };

@@ -21,6 +21,13 @@ void Gate::EnterAlone() {
   alone_ = true;
 }
 
+bool Gate::TryEnterAlone() {
+  MutexLock lock(&mutex_);
+  if (alone_ || users_ > 0 || waiting_alone_ > 0) return false;
+  alone_ = true;
+  return true;
+}
+
 void Gate::LeaveAlone() {
   MutexLock lock(&mutex_);
   alone_ = false;

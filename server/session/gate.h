@@ -20,6 +20,8 @@ class ABSL_LOCKABLE Gate {
   void LeaveShared() ABSL_UNLOCK_FUNCTION();
   void EnterAlone() ABSL_EXCLUSIVE_LOCK_FUNCTION();
   void LeaveAlone() ABSL_UNLOCK_FUNCTION();
+  // Enters alone where no one is inside or waits to be alone.
+  bool TryEnterAlone() ABSL_EXCLUSIVE_TRYLOCK_FUNCTION(true);
 
   // How many wait to go through alone, at this moment.
   int waiting_alone() const {

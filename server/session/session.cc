@@ -35,12 +35,36 @@ std::size_t BytesOf(const SessionConfig& config) {
   return bytes;
 }
 
+std::chrono::steady_clock::rep Now() {
+  return std::chrono::steady_clock::now().time_since_epoch().count();
+}
+
+std::chrono::steady_clock::time_point TimeOf(std::chrono::steady_clock::rep count) {
+  return std::chrono::steady_clock::time_point(std::chrono::steady_clock::duration(count));
+}
+
+// Of a layer that is in its file alone.
+LayerStats StatsInFile(const LayerSpec& spec, const FileLayer& layer) {
+  LayerStats stats{.layer = spec.layer, .length = layer.length()};
+  const std::int64_t freed = layer.released_to() - spec.codec.sinks;
+  if (freed > 0) {
+    stats.kept_from = layer.released_to();
+    stats.min_truncate_length = std::min(stats.length, stats.kept_from + spec.sliding_window - 1);
+  }
+  for (const FilePiece& page : layer.pages()) {
+    stats.sealed_tokens += page.tokens;
+    stats.pages_sealed_without_queries += page.blind ? 1 : 0;
+  }
+  stats.logical_bytes = (stats.length - freed) * spec.logical_bytes_per_token();
+  return stats;
+}
+
 }  // namespace
 
 Session::Session(SessionConfig config, std::uint64_t generation, MemoryBudget* budget,
-                 std::atomic<std::int64_t>* all_logical_bytes)
+                 std::atomic<std::int64_t>* all_logical_bytes, absl::Time create_time)
     : config_(std::make_shared<const SessionConfig>(std::move(config))),
-      create_time_(absl::Now()),
+      create_time_(create_time),
       all_logical_bytes_(all_logical_bytes),
       own_memory_(budget, MemoryKind::kSession),
       generation_(generation) {
@@ -52,6 +76,7 @@ Session::Session(SessionConfig config, std::uint64_t generation, MemoryBudget* b
 
 Session::~Session() {
   // Of a fork that never found its place.
+  if (evicted_) return;
   for (const LayerStats& layer : published_) all_logical_bytes_->fetch_sub(layer.logical_bytes);
 }
 
@@ -70,14 +95,21 @@ bool Session::deleted() const {
   return deleted_;
 }
 
+bool Session::evicted() const {
+  MutexLock lock(&published_mutex_);
+  return evicted_;
+}
+
 SessionInfo Session::Info() const {
   SessionInfo info;
   info.config = config_;
   info.create_time = create_time_;
   info.reused_length = reused_length_;
+  info.durable_length = durable_length_;
   {
     MutexLock lock(&published_mutex_);
     info.generation = generation_;
+    info.evicted = evicted_;
     info.layers = published_;
   }
   for (const LayerStats& layer : info.layers) {
@@ -102,7 +134,7 @@ bool Session::StepIsComplete() const {
 
 void Session::Publish(std::size_t index, const LayerStats& stats) {
   MutexLock lock(&published_mutex_);
-  Replace(&published_[index], stats);
+  if (!evicted_) Replace(&published_[index], stats);
 }
 
 LayerStats Session::Published(std::size_t index) const {
@@ -130,11 +162,13 @@ void Session::TruncateLayers(std::int64_t length) {
     stats.push_back(layer->state.Stats());
   }
   MutexLock lock(&published_mutex_);
+  if (evicted_) return;
   for (std::size_t i = 0; i < stats.size(); ++i) Replace(&published_[i], stats[i]);
 }
 
 void Session::Truncate(TruncateRecord asked, std::uint64_t new_generation) {
   TruncateLayers(asked.length);
+  LowerUnchangedTo(asked.length);
   prefix_limit_ = std::min(prefix_limit_, asked.length);
   last_truncate_ = std::move(asked);
   MutexLock lock(&published_mutex_);
@@ -216,9 +250,31 @@ absl::Status Session::Load(const SessionFileState& state, SessionLoader* loader)
   last_truncate_ = commit.last_truncate;
   retention_ = commit.retention;
   prefix_limit_ = commit.prefix_limit;
+  {
+    MutexLock lock(&published_mutex_);
+    // Evicted ones are not in the sum.
+    if (std::exchange(evicted_, false)) {
+      for (LayerStats& layer : published_) layer.logical_bytes = 0;
+    }
+  }
   for (std::size_t i = 0; i < layers.size(); ++i) Publish(i, layers[i]->Stats());
   NoteChange();
   return absl::OkStatus();
+}
+
+void Session::Evict(const SessionFileState& state) {
+  TruncateLayers(0);
+  MutexLock lock(&published_mutex_);
+  evicted_ = true;
+  for (std::size_t i = 0; i < published_.size(); ++i) {
+    published_[i] = StatsInFile(config_->layers[i], state.layers()[i]);
+  }
+}
+
+void Session::LowerUnchangedTo(std::int64_t position) {
+  std::int64_t known = unchanged_to_.load();
+  while (position < known && !unchanged_to_.compare_exchange_weak(known, position)) {
+  }
 }
 
 void Session::Delete() {
@@ -228,14 +284,27 @@ void Session::Delete() {
   deleted_ = true;
 }
 
+void Session::NoteUse() { last_use_.store(Now()); }
+
+std::chrono::steady_clock::time_point Session::last_use() const { return TimeOf(last_use_.load()); }
+
+void Session::NoteCheckpoint(std::int64_t changes) {
+  durable_changes_.store(changes);
+  last_checkpoint_.store(Now());
+}
+
+std::chrono::steady_clock::time_point Session::last_checkpoint() const {
+  return TimeOf(last_checkpoint_.load());
+}
+
 void Session::NoteChange() {
-  last_change_.store(std::chrono::steady_clock::now().time_since_epoch().count());
+  changes_.fetch_add(1);
+  last_change_.store(Now());
   SetUnsettled();
 }
 
 std::chrono::steady_clock::time_point Session::last_change() const {
-  return std::chrono::steady_clock::time_point(
-      std::chrono::steady_clock::duration(last_change_.load()));
+  return TimeOf(last_change_.load());
 }
 
 LayerLease::LayerLease(std::shared_ptr<Session> session, std::size_t index)

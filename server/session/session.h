@@ -45,7 +45,7 @@ class Session {
 
   // `all_logical_bytes`: the sum over all sessions. REQUIRES: it and budget outlive the session.
   Session(SessionConfig config, std::uint64_t generation, MemoryBudget* budget,
-          std::atomic<std::int64_t>* all_logical_bytes);
+          std::atomic<std::int64_t>* all_logical_bytes, absl::Time create_time = absl::Now());
 
   ~Session();
   Session(const Session&) = delete;
@@ -56,6 +56,7 @@ class Session {
   [[nodiscard]] bool ReserveOwnMemory();
 
   const std::shared_ptr<const SessionConfig>& config() const { return config_; }
+  std::atomic<std::int64_t>* all_logical_bytes() const { return all_logical_bytes_; }
   std::size_t layer_count() const { return layers_.size(); }
   // Index of the layer with this global id, if the session has it.
   std::optional<std::size_t> IndexOf(int layer) const { return config_->IndexOf(layer); }
@@ -64,6 +65,9 @@ class Session {
 
   std::uint64_t generation() const;
   bool deleted() const;
+  // Its tokens are in its file alone: the layers are empty, and what is published of them is what
+  // the file has.
+  bool evicted() const;
   SessionInfo Info() const;
   // Whether all layers have the same length, that is, no step is under way.
   bool StepIsComplete() const;
@@ -100,9 +104,36 @@ class Session {
   // session is empty. REQUIRES: as SessionLoader::Load.
   absl::Status Load(const SessionFileState& state, SessionLoader* loader)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(gate_);
+  // Frees all tokens, which the file has at its last commit. Of a session that a server finds in
+  // its directory when it starts, the layers are empty already.
+  void Evict(const SessionFileState& state) ABSL_EXCLUSIVE_LOCKS_REQUIRED(gate_);
+
+  // What is known of its file: taken after the gate, and kept while the file is written.
+  struct File {
+    std::optional<SessionFileState> state;  // at the last commit; none: there is no file
+  };
+  Mutex& file_mutex() ABSL_LOCK_RETURNED(file_mutex_) { return file_mutex_; }
+  File& file() ABSL_EXCLUSIVE_LOCKS_REQUIRED(file_mutex_) { return file_; }
+  // Tokens before it are as at the last commit. Taking it, for a commit, sets it to all; a commit
+  // that fails lowers it again.
+  std::int64_t TakeUnchangedTo() { return unchanged_to_.exchange(kPositionLimit); }
+  void LowerUnchangedTo(std::int64_t position);
+  // Of the last commit; 0 without one.
+  void SetDurableLength(std::int64_t length) { durable_length_.store(length); }
+
   // Frees everything; later requests find the session deleted.
   void Delete() ABSL_EXCLUSIVE_LOCKS_REQUIRED(gate_);
 
+  // changes() at the last checkpoint, and when there was one.
+  std::int64_t durable_changes() const { return durable_changes_.load(); }
+  std::chrono::steady_clock::time_point last_checkpoint() const;
+  void NoteCheckpoint(std::int64_t changes);
+
+  // When a request was last inside.
+  void NoteUse();
+  std::chrono::steady_clock::time_point last_use() const;
+  // How often tokens have come or gone.
+  std::int64_t changes() const { return changes_.load(); }
   // For the settler: when tokens last came or went, and whether something may be due since.
   void NoteChange();
   std::chrono::steady_clock::time_point last_change() const;
@@ -129,8 +160,18 @@ class Session {
   mutable Mutex published_mutex_;
   std::uint64_t generation_ ABSL_GUARDED_BY(published_mutex_);
   bool deleted_ ABSL_GUARDED_BY(published_mutex_) = false;
+  bool evicted_ ABSL_GUARDED_BY(published_mutex_) = false;
   std::vector<LayerStats> published_ ABSL_GUARDED_BY(published_mutex_);
 
+  Mutex file_mutex_;
+  File file_ ABSL_GUARDED_BY(file_mutex_);
+  std::atomic<std::int64_t> unchanged_to_{kPositionLimit};
+  std::atomic<std::int64_t> durable_length_{0};
+
+  std::atomic<std::int64_t> changes_{0};
+  std::atomic<std::int64_t> durable_changes_{-1};
+  std::atomic<std::chrono::steady_clock::rep> last_checkpoint_{0};
+  std::atomic<std::chrono::steady_clock::rep> last_use_{0};
   std::atomic<std::chrono::steady_clock::rep> last_change_{0};
   std::atomic<bool> unsettled_{false};
 };

@@ -11,6 +11,7 @@
 #include "server/pages/block_pool.h"
 #include "server/pages/memory_budget.h"
 #include "server/session/batch.h"
+#include "server/session/disk_tier.h"
 #include "server/session/item_check.h"
 #include "server/session/prefix_index.h"
 #include "server/session/preparer.h"
@@ -19,6 +20,7 @@
 #include "server/session/session_import.h"
 #include "server/session/session_table.h"
 #include "server/session/settler.h"
+#include "server/session/tiers.h"
 
 namespace oscarkv {
 
@@ -34,6 +36,8 @@ bool AreAlike(const SessionConfig& a, const SessionConfig& b) {
 
 }  // namespace
 
+enum class TierMove : std::uint8_t { kEvict, kRestore, kCheckpoint };
+
 // Members end in reverse order: the threads first, then the sessions, then what they stand on.
 class SessionStore::Impl {
  public:
@@ -42,6 +46,11 @@ class SessionStore::Impl {
         budget_(options.memory_budget_bytes),
         pool_(backend, &budget_),
         next_generation_(options.first_generation),
+        disk_(options.data_dir ? std::make_unique<DiskTier>(options.data_dir, options.durability,
+                                                            backend, &pool_, &budget_)
+                               : nullptr),
+        data_dir_(options.data_dir),
+        tiers_(options, &sessions_, disk_.get(), &budget_),
         preparer_(backend, &pool_, &budget_, options.prepared_pages),
         settler_(context(), options.settle_after) {
     if (options.prepared_pages > 0) preparer_.Start();
@@ -53,10 +62,14 @@ class SessionStore::Impl {
   absl::StatusOr<SessionInfo> Truncate(std::string_view id, const TruncateRecord& asked);
   void Fork(std::span<ForkItem> items);
   absl::Status Read(const std::shared_ptr<const SessionConfig>& config, std::uint64_t generation,
-                    int layer, const ReadItem& request) const;
+                    int layer, const ReadItem& request);
   absl::StatusOr<std::unique_ptr<SessionExport>> Export(std::string_view id,
                                                         std::uint64_t generation);
   std::unique_ptr<SessionImport> Import(ImportOptions options);
+  absl::StatusOr<RecoveryReport> Recover();
+  absl::StatusOr<SessionInfo> Move(std::string_view id, std::uint64_t generation, TierMove move);
+  absl::Status CheckpointAll() { return tiers_.CheckpointAll(); }
+  void RunBatch(std::span<BatchItem* const> items, BatchKind kind);
   StoreTotals Totals() const;
 
   const SessionTable& sessions() const { return sessions_; }
@@ -66,7 +79,8 @@ class SessionStore::Impl {
             .backend = backend_,
             .pool = &pool_,
             .budget = &budget_,
-            .preparer = &preparer_};
+            .preparer = &preparer_,
+            .tiers = disk_ ? &tiers_ : nullptr};
   }
 
  private:
@@ -75,10 +89,14 @@ class SessionStore::Impl {
   absl::StatusOr<SessionInfo> PutImported(SessionConfig config, const SessionFileState& state,
                                           SessionLoader* loader);
   // Makes `session`, which is empty, a fork of the session with the longest prefix that it names.
-  void ReusePrefix(Session* session) const;
+  void ReusePrefix(Session* session);
   // The session that the item asks for, for nobody to find yet. Null: it is there, see item->info.
   absl::StatusOr<std::shared_ptr<Session>> MakeFork(ForkItem* item);
   absl::Status PutInPlace(std::shared_ptr<Session> fork, ForkItem* item);
+  bool ReserveFor(Session* session) {
+    return session->ReserveOwnMemory() ||
+           (Tiers::Patience(&tiers_).TryAgain(tiers_.usual_room()) && session->ReserveOwnMemory());
+  }
   absl::Status NoRoomForSession() const {
     return OutOfMemory(absl::StrCat("the memory budget of ", budget_.total(),
                                     " bytes has no room for another session"));
@@ -92,6 +110,9 @@ class SessionStore::Impl {
   std::atomic<std::int64_t> logical_bytes_{0};  // of all sessions
   SessionTable sessions_;
   PrefixIndex prefixes_;
+  const std::unique_ptr<DiskTier> disk_;
+  DataDir* const data_dir_;
+  Tiers tiers_;
   Preparer preparer_;
   Settler settler_;
 };
@@ -101,7 +122,7 @@ absl::StatusOr<SessionInfo> SessionStore::Impl::Create(SessionConfig config) {
   if (const auto other = sessions_.Find(config.id)) return Repeated(config, *other);
   const auto session =
       std::make_shared<Session>(std::move(config), NewGeneration(), &budget_, &logical_bytes_);
-  if (!session->ReserveOwnMemory()) return NoRoomForSession();
+  if (!ReserveFor(session.get())) return NoRoomForSession();
   ReusePrefix(session.get());
   if (const auto other = sessions_.Insert(session)) return Repeated(*session->config(), *other);
   const InGate in_gate(&session->gate());  // where it is not deleted meanwhile
@@ -109,13 +130,15 @@ absl::StatusOr<SessionInfo> SessionStore::Impl::Create(SessionConfig config) {
   return session->Info();
 }
 
-void SessionStore::Impl::ReusePrefix(Session* session) const {
+void SessionStore::Impl::ReusePrefix(Session* session) {
   const SessionConfig& config = *session->config();
   for (auto prefix = config.prefix_keys.rbegin(); prefix != config.prefix_keys.rend(); ++prefix) {
     for (const auto& holder : prefixes_.Find(config.tenant, prefix->key)) {
       if (!AreAlike(*holder->config(), config)) continue;
+      // Cheaper than to compute the prefix again.
+      if (!tiers_.EnsureResident(holder.get()).ok()) continue;
       const InGate in_gate(&holder->gate());
-      if (holder->deleted() || !holder->HoldsPrefix(prefix->length)) continue;
+      if (holder->deleted() || holder->evicted() || !holder->HoldsPrefix(prefix->length)) continue;
       if (holder->LendPrefix(prefix->length, session)) return;
     }
   }
@@ -148,6 +171,9 @@ absl::Status SessionStore::Impl::Delete(std::string_view id, std::uint64_t gener
   if (generation != 0 && generation != session.generation()) {
     return GenerationMismatch(generation, session.generation(), session.Info().committed_length);
   }
+  if (disk_) {
+    if (absl::Status s = disk_->Remove(&session); !s.ok()) return s;
+  }
   session.Delete();
   prefixes_.Remove(session);
   sessions_.Erase(session);  // a fork may have taken its place
@@ -169,6 +195,7 @@ absl::StatusOr<SessionInfo> SessionStore::Impl::Truncate(std::string_view id,
   std::int64_t longest = 0;
   for (const LayerStats& layer : info.layers) longest = std::max(longest, layer.length);
   absl::Status status = CheckKept(asked.length, longest, info);
+  status.Update(tiers_.Restore(&session));
   if (!status.ok()) return status;
   session.Truncate(asked, NewGeneration());
   session.NoteChange();
@@ -220,7 +247,7 @@ absl::StatusOr<std::shared_ptr<Session>> SessionStore::Impl::MakeFork(ForkItem* 
   config.prefix_keys = {};
   auto fork =
       std::make_shared<Session>(std::move(config), NewGeneration(), &budget_, &logical_bytes_);
-  if (!fork->ReserveOwnMemory()) return NoRoomForSession();
+  if (!ReserveFor(fork.get())) return NoRoomForSession();
 
   const AloneInGate alone(&source.gate());
   if (source.deleted()) return SessionNotFound(item->source);
@@ -230,6 +257,7 @@ absl::StatusOr<std::shared_ptr<Session>> SessionStore::Impl::MakeFork(ForkItem* 
   }
   const std::int64_t length = item->length.value_or(info.committed_length);
   absl::Status status = CheckKept(length, info.committed_length, info);
+  status.Update(tiers_.Restore(&source));
   if (!status.ok()) return status;
   status = source.Fork(length, fork.get());
   if (!status.ok()) return status;
@@ -250,13 +278,14 @@ absl::Status SessionStore::Impl::PutInPlace(std::shared_ptr<Session> fork, ForkI
   if (!old) return absl::OkStatus();
   const AloneInGate alone(&old->gate());
   prefixes_.Remove(*old);
-  if (!old->deleted()) old->Delete();
-  return absl::OkStatus();
+  if (old->deleted()) return absl::OkStatus();
+  old->Delete();
+  return disk_ ? disk_->Remove(old.get()) : absl::OkStatus();
 }
 
 absl::Status SessionStore::Impl::Read(const std::shared_ptr<const SessionConfig>& config,
                                       std::uint64_t generation, int layer,
-                                      const ReadItem& request) const {
+                                      const ReadItem& request) {
   absl::StatusOr<std::shared_ptr<Session>> found = Find(config->id);
   if (!found.ok()) return found.status();
   if ((*found)->config() != config) {
@@ -265,8 +294,14 @@ absl::Status SessionStore::Impl::Read(const std::shared_ptr<const SessionConfig>
   }
   const std::optional<std::size_t> index = (*found)->IndexOf(layer);
   if (!index) return LayerNotFound(config->id, layer);
+  (*found)->NoteUse();
+  if (absl::Status s = tiers_.EnsureResident(found->get()); !s.ok()) return s;
   const LayerLease lease(*std::move(found), *index);
   if (lease.session().deleted()) return SessionNotFound(config->id);
+  if (lease.session().evicted()) {
+    return MakeError(absl::StatusCode::kUnavailable, "the session was evicted meanwhile",
+                     {.reason = "SESSION_EVICTED", .retry_after = absl::Milliseconds(10)});
+  }
   const std::uint64_t current = lease.session().generation();
   const std::int64_t length = lease.state().length();
   if (generation != current) return GenerationMismatch(generation, current, length);
@@ -303,6 +338,7 @@ absl::StatusOr<std::unique_ptr<SessionExport>> SessionStore::Impl::Export(
     if (generation != 0 && generation != session.generation()) {
       return GenerationMismatch(generation, session.generation(), session.Info().committed_length);
     }
+    if (absl::Status s = tiers_.Restore(&session); !s.ok()) return s;
     if (absl::Status s = session.Share(copy.get()); !s.ok()) return s;
     commit = session.CommitAt(absl::Now());
   }
@@ -323,7 +359,7 @@ absl::StatusOr<SessionInfo> SessionStore::Impl::PutImported(SessionConfig config
   if (const auto other = sessions_.Find(config.id)) return Repeated(config, *other);
   const auto session =
       std::make_shared<Session>(std::move(config), NewGeneration(), &budget_, &logical_bytes_);
-  if (!session->ReserveOwnMemory()) return NoRoomForSession();
+  if (!ReserveFor(session.get())) return NoRoomForSession();
   {
     const AloneInGate alone(&session->gate());
     if (absl::Status s = session->Load(state, loader); !s.ok()) return s;
@@ -334,14 +370,95 @@ absl::StatusOr<SessionInfo> SessionStore::Impl::PutImported(SessionConfig config
   return session->Info();
 }
 
+absl::StatusOr<RecoveryReport> SessionStore::Impl::Recover() {
+  RecoveryReport report;
+  absl::Status s = data_dir_->Scan([&](const ScannedFile& file) {
+    if (file.found != FoundFile::kSession) {
+      report.remarks.push_back(file.contents.ok() ? absl::StrCat(file.path, ": no session file")
+                                                  : std::string(file.contents.status().message()));
+      return;
+    }
+    const SessionFileContents& contents = *file.contents;
+    if (contents.tail_bytes > 0) {
+      report.remarks.push_back(absl::StrCat(file.path, ": ", contents.tail_bytes,
+                                            " bytes behind the last commit are ignored"));
+    }
+    const auto session =
+        std::make_shared<Session>(contents.state.config(), NewGeneration(), &budget_,
+                                  &logical_bytes_, contents.state.fields().create_time);
+    if (!session->ReserveOwnMemory()) {
+      report.remarks.push_back(absl::StrCat(file.path, ": the memory budget has no room for it"));
+      return;
+    }
+    disk_->Adopt(contents, session.get());
+    sessions_.Insert(session);
+    prefixes_.Add(session);
+    ++report.sessions;
+  });
+  if (!s.ok()) return s;
+  tiers_.Start();
+  return report;
+}
+
+absl::StatusOr<SessionInfo> SessionStore::Impl::Move(std::string_view id, std::uint64_t generation,
+                                                     TierMove move) {
+  if (!disk_) {
+    return MakeError(absl::StatusCode::kFailedPrecondition,
+                     "the server has no data directory; expected one, by --data-dir",
+                     {.reason = "NO_DATA_DIR"});
+  }
+  const absl::StatusOr<std::shared_ptr<Session>> found = Find(id);
+  if (!found.ok()) return found.status();
+  Session& session = **found;
+  {
+    const AloneInGate alone(&session.gate());
+    if (session.deleted()) return SessionNotFound(id);
+    if (generation != 0 && generation != session.generation()) {
+      return GenerationMismatch(generation, session.generation(), session.Info().committed_length);
+    }
+    absl::Status s;
+    if (move == TierMove::kEvict) s = disk_->Evict(&session);
+    if (move == TierMove::kRestore) s = tiers_.Restore(&session);
+    if (!s.ok()) return s;
+  }
+  if (move == TierMove::kCheckpoint) {
+    if (absl::Status s = tiers_.Checkpoint(&session); !s.ok()) return s;
+  }
+  return session.Info();
+}
+
+void SessionStore::Impl::RunBatch(std::span<BatchItem* const> items, BatchKind kind) {
+  Batch(context(), items, kind).Run();
+  if (!disk_) return;
+  Tiers::Patience patience(&tiers_);
+  std::vector<BatchItem*> refused;
+  while (true) {
+    refused.clear();
+    for (BatchItem* item : items) {
+      if (absl::IsResourceExhausted(item->status)) refused.push_back(item);
+    }
+    if (refused.empty() || !patience.TryAgain(tiers_.usual_room())) return;
+    Batch(context(), refused, kind).Run();
+  }
+}
+
 StoreTotals SessionStore::Impl::Totals() const {
   const BackendInfo backend = backend_->Info();
+  std::int64_t evicted = 0;
+  for (const std::shared_ptr<Session>& session : sessions_.All()) {
+    evicted += session->evicted() ? 1 : 0;
+  }
   return {.sessions = static_cast<std::int64_t>(sessions_.size()),
           .budget_bytes = budget_.total(),
           .resident_bytes = budget_.used(),
           .logical_bytes = logical_bytes_.load(std::memory_order_relaxed),
           .block_bytes = backend.block_bytes,
           .held_bytes = backend.held_bytes,
+          .evicted_sessions = evicted,
+          .evictions = tiers_.evictions(),
+          .restores = tiers_.restores(),
+          .checkpoints = tiers_.checkpoints(),
+          .tier_failures = tiers_.failures(),
           .settle_failures = settler_.failures(),
           .pages_prepared = preparer_.pages(),
           .prepare_failures = preparer_.failures()};
@@ -407,11 +524,11 @@ absl::StatusOr<std::shared_ptr<const SessionConfig>> SessionStore::ConfigOf(
 }
 
 void SessionStore::Append(std::span<BatchItem* const> items) {
-  Batch(impl_->context(), items, BatchKind::kAppend).Run();
+  impl_->RunBatch(items, BatchKind::kAppend);
 }
 
 void SessionStore::Attend(std::span<BatchItem* const> items) {
-  Batch(impl_->context(), items, BatchKind::kAttend).Run();
+  impl_->RunBatch(items, BatchKind::kAttend);
 }
 
 absl::Status SessionStore::Read(const std::shared_ptr<const SessionConfig>& config,
@@ -431,6 +548,23 @@ absl::StatusOr<std::unique_ptr<SessionExport>> SessionStore::Export(std::string_
 std::unique_ptr<SessionImport> SessionStore::Import(ImportOptions options) {
   return impl_->Import(std::move(options));
 }
+
+absl::StatusOr<RecoveryReport> SessionStore::Recover() { return impl_->Recover(); }
+
+absl::StatusOr<SessionInfo> SessionStore::Evict(std::string_view id, std::uint64_t generation) {
+  return impl_->Move(id, generation, TierMove::kEvict);
+}
+
+absl::StatusOr<SessionInfo> SessionStore::Restore(std::string_view id, std::uint64_t generation) {
+  return impl_->Move(id, generation, TierMove::kRestore);
+}
+
+absl::StatusOr<SessionInfo> SessionStore::Checkpoint(std::string_view id,
+                                                     std::uint64_t generation) {
+  return impl_->Move(id, generation, TierMove::kCheckpoint);
+}
+
+absl::Status SessionStore::CheckpointAll() { return impl_->CheckpointAll(); }
 
 void SessionStore::Settle() { impl_->settler().SettleAll(); }
 

@@ -18,6 +18,7 @@
 #include "absl/time/time.h"
 #include "kernels/api/backend.h"
 #include "kernels/api/layer_spec.h"
+#include "server/file/durability.h"
 
 namespace oscarkv {
 
@@ -84,6 +85,9 @@ struct SessionInfo {
   std::int64_t committed_length = 0;
   std::int64_t min_truncate_length = 0;  // the largest of all layers
   std::int64_t reused_length = 0;        // that it began with, by a prefix key
+  // Of the last checkpoint; 0 without one. What a restart finds, and maybe more on some layers.
+  std::int64_t durable_length = 0;
+  bool evicted = false;  // to its file: the next request that needs its tokens brings them back
   std::int64_t logical_bytes = 0;
   std::int64_t resident_bytes = 0;  // of the layers: page, window and prepared bytes
 };
@@ -98,6 +102,11 @@ struct StoreTotals {
   // As the backend counts them: of blocks, and of the memory that it holds for them.
   std::int64_t block_bytes = 0;
   std::int64_t held_bytes = 0;
+  std::int64_t evicted_sessions = 0;
+  std::int64_t evictions = 0;  // these count from the start of the store
+  std::int64_t restores = 0;
+  std::int64_t checkpoints = 0;
+  std::int64_t tier_failures = 0;    // evictions and checkpoints that failed
   std::int64_t settle_failures = 0;  // layers that could not be sealed when it was tried
   std::int64_t pages_prepared = 0;   // sealed ahead of the append that needs them
   std::int64_t prepare_failures = 0;
@@ -173,6 +182,14 @@ struct ForkItem {
 // CRC-32C of the item's keys, then of its values; 0 without tokens.
 std::uint32_t CrcOf(const BatchItem& item);
 
+class DataDir;
+
+// What was found in a data directory.
+struct RecoveryReport {
+  std::int64_t sessions = 0;
+  std::vector<std::string> remarks;  // a line for each file that is no session, or was cut off
+};
+
 struct StoreOptions {
   std::int64_t memory_budget_bytes = 0;  // of all blocks, and of the sessions themselves; > 0
   // Of idleness; then finished steps are sealed. A step's repeats and queries over it must come
@@ -183,6 +200,18 @@ struct StoreOptions {
   // sealed, which seals the others; 0: none.
   int prepared_pages = 4;
   std::uint64_t first_generation = 1;  // generations never repeat over restarts
+
+  // Where sessions are kept beside memory; null: nowhere, and a full budget refuses. The sessions
+  // that are there already are the store's, with new generations. REQUIRES: outlives the store.
+  DataDir* data_dir = nullptr;
+  // Of what is written there.
+  Durability durability = Durability::kSynced;
+  // How long what has changed waits for its checkpoint, about. > 0; infinite: until it is evicted.
+  absl::Duration checkpoint_interval = absl::Seconds(60);
+  // Of the budget: from the high one on, sessions move to their files, the least recently used
+  // first, until the low one. 0 < low_watermark <= high_watermark <= 1.
+  double low_watermark = 0.85;
+  double high_watermark = 0.95;
 };
 
 // See server/session/session_export.h and session_import.h.
@@ -264,6 +293,21 @@ class SessionStore {
                                                         std::uint64_t generation);
   // Begins to make a session of a file. REQUIRES: the store outlives the import.
   std::unique_ptr<SessionImport> Import(ImportOptions options);
+
+  // Makes the sessions of StoreOptions::data_dir known, evicted, and begins to keep files up to
+  // date. Until then nothing is read or written there. Errors: DataDir::Scan's. REQUIRES: there is
+  // a directory; called once, before any other function.
+  absl::StatusOr<RecoveryReport> Recover();
+  // Moves a session to its file and frees its memory; the next request that needs its tokens brings
+  // it back. NOT_FOUND; GENERATION_MISMATCH, where `generation` is not 0; FAILED_PRECONDITION
+  // without a data directory; the file's errors.
+  absl::StatusOr<SessionInfo> Evict(std::string_view id, std::uint64_t generation);
+  // Brings an evicted session back. Errors as Evict's; RESOURCE_EXHAUSTED; DATA_LOSS.
+  absl::StatusOr<SessionInfo> Restore(std::string_view id, std::uint64_t generation);
+  // Makes what the session has durable. Errors as Evict's.
+  absl::StatusOr<SessionInfo> Checkpoint(std::string_view id, std::uint64_t generation);
+  // The same of all sessions that have changed since; the first error, after all were tried.
+  absl::Status CheckpointAll();
 
   // Seals at once what the background would seal after `settle_after` of idleness.
   void Settle();

@@ -1,0 +1,172 @@
+#include "server/session/disk_tier.h"
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "absl/time/clock.h"
+#include "server/file/posix_file.h"
+#include "server/session/session_loader.h"
+#include "server/session/session_saver.h"
+
+namespace oscarkv {
+namespace {
+
+// A file is written anew once so much of it counts no more.
+bool IsWorthCompacting(const SessionFileState& state) {
+  constexpr std::uint64_t kSlack = 1 << 20;
+  return state.committed_end() > 2 * state.live_bytes() + kSlack;
+}
+
+// Whether the file's last commit says the same; at whatever time.
+bool IsSameCommit(const SessionFileState& state, SessionCommit commit) {
+  if (!state.last_commit()) return false;
+  commit.time = state.last_commit()->time;
+  return commit == *state.last_commit();
+}
+
+std::int64_t CommittedLength(const SessionCommit& commit) {
+  const auto least = std::min_element(
+      commit.layers.begin(), commit.layers.end(),
+      [](const LayerCommit& a, const LayerCommit& b) { return a.length < b.length; });
+  return least == commit.layers.end() ? 0 : least->length;
+}
+
+absl::Status SaveLayers(const std::vector<LayerState*>& layers, std::int64_t unchanged_to,
+                        Backend* backend, SessionFileWriter* writer) {
+  return SessionSaver({layers.begin(), layers.end()}, unchanged_to, backend, writer).All();
+}
+
+}  // namespace
+
+DiskTier::DiskTier(DataDir* dir, Durability durability, Backend* backend, BlockPool* pool,
+                   MemoryBudget* budget)
+    : dir_(dir), durability_(durability), backend_(backend), pool_(pool), budget_(budget) {}
+
+absl::Status DiskTier::Checkpoint(Session* session) {
+  Session copy(*session->config(), session->generation(), budget_, session->all_logical_bytes());
+  session->gate().EnterAlone();
+  if (session->deleted() || session->evicted()) {
+    session->gate().LeaveAlone();
+    return absl::OkStatus();
+  }
+  MutexLock file_lock(&session->file_mutex());
+  absl::Status s = session->Share(&copy);
+  const SessionCommit commit = session->CommitAt(absl::Now());
+  const std::int64_t unchanged_to = s.ok() ? session->TakeUnchangedTo() : 0;
+  session->gate().LeaveAlone();
+  if (!s.ok()) return s;
+  const AloneInGate alone(&copy.gate());
+  return Save(copy.Layers(), commit, unchanged_to, session);
+}
+
+absl::Status DiskTier::Evict(Session* session) {
+  if (session->evicted()) return absl::OkStatus();
+  MutexLock file_lock(&session->file_mutex());
+  const SessionCommit commit = session->CommitAt(absl::Now());
+  absl::Status s = Save(session->Layers(), commit, session->TakeUnchangedTo(), session);
+  if (s.ok()) session->Evict(*session->file().state);
+  return s;
+}
+
+absl::Status DiskTier::Restore(Session* session) {
+  if (!session->evicted()) return absl::OkStatus();
+  MutexLock file_lock(&session->file_mutex());
+  const SessionFileState& state = *session->file().state;
+  absl::StatusOr<std::unique_ptr<PosixFile>> file =
+      PosixFile::Open(dir_->PathOf(session->config()->id), dir_->calls());
+  if (!file.ok()) return file.status();
+  SessionLoader loader(backend_, pool_, budget_);
+  if (absl::Status s = loader.TakeAll(**file, state); !s.ok()) return s;
+  return session->Load(state, &loader);
+}
+
+absl::Status DiskTier::Remove(Session* session) {
+  MutexLock file_lock(&session->file_mutex());
+  MutexLock lock(&owners_mutex_);
+  const auto owner = owners_.find(session->config()->id);
+  if (owner == owners_.end() || owner->second != session) return absl::OkStatus();
+  absl::Status s = dir_->Remove(session->config()->id, durability_);
+  if (!s.ok() && !absl::IsNotFound(s)) return s;
+  owners_.erase(owner);
+  session->file().state.reset();
+  return absl::OkStatus();
+}
+
+std::int64_t DiskTier::LiveBytes(Session* session) const {
+  MutexLock file_lock(&session->file_mutex());
+  const std::optional<SessionFileState>& state = session->file().state;
+  return state ? static_cast<std::int64_t>(state->live_bytes()) : 0;
+}
+
+void DiskTier::Adopt(const SessionFileContents& contents, Session* session) {
+  const AloneInGate alone(&session->gate());
+  MutexLock file_lock(&session->file_mutex());
+  session->file().state = contents.state;
+  session->Evict(contents.state);
+  session->SetDurableLength(CommittedLength(*contents.state.last_commit()));
+  MutexLock lock(&owners_mutex_);
+  owners_[session->config()->id] = session;
+}
+
+absl::Status DiskTier::Save(const std::vector<LayerState*>& layers, SessionCommit commit,
+                            std::int64_t unchanged_to, Session* session) {
+  absl::Status s = Write(layers, commit, unchanged_to, session);
+  if (s.ok()) {
+    session->SetDurableLength(CommittedLength(commit));
+  } else {
+    session->LowerUnchangedTo(unchanged_to);
+  }
+  return s;
+}
+
+absl::Status DiskTier::Write(const std::vector<LayerState*>& layers, const SessionCommit& commit,
+                             std::int64_t unchanged_to, Session* session) {
+  std::optional<SessionFileState>& state = session->file().state;
+  if (!state || IsWorthCompacting(*state)) return WriteNewFile(layers, commit, session);
+  const std::string& id = session->config()->id;
+  auto file = PosixFile::Open(dir_->PathOf(id), dir_->calls());
+  if (absl::IsNotFound(file.status())) return WriteNewFile(layers, commit, session);
+  if (!file.ok()) return file.status();
+  const absl::StatusOr<std::uint64_t> size = (*file)->Size();
+  if (!size.ok()) return size.status();
+  if (*size < state->committed_end()) return WriteNewFile(layers, commit, session);
+  // Behind the last commit there may be what a checkpoint that failed has left.
+  if (absl::Status s = (*file)->Cut(state->committed_end()); !s.ok()) return s;
+  SessionFileWriter writer(*state, file->get());
+  absl::Status s = SaveLayers(layers, unchanged_to, backend_, &writer);
+  if (s.ok() && writer.size() == state->committed_end() && IsSameCommit(*state, commit)) return s;
+  s.Update(writer.Commit(commit, durability_));
+  s.Update((*file)->Close());
+  if (s.ok()) state = writer.state();
+  return s;
+}
+
+absl::Status DiskTier::WriteNewFile(const std::vector<LayerState*>& layers,
+                                    const SessionCommit& commit, Session* session) {
+  const std::string path = dir_->TemporaryPathOf(session->config()->id);
+  absl::Status s = RemoveFile(path, dir_->calls());  // of one that failed
+  if (!s.ok() && !absl::IsNotFound(s)) return s;
+  auto file = PosixFile::Create(path, dir_->calls());
+  if (!file.ok()) return file.status();
+  SessionFields fields{.config = *session->config(), .create_time = session->Info().create_time};
+  auto writer = SessionFileWriter::Create(std::move(fields), dir_->NewFileId(), file->get());
+  if (!writer.ok()) return writer.status();
+  s = SaveLayers(layers, 0, backend_, writer->get());
+  s.Update((*writer)->Commit(commit, durability_));
+  s.Update((*file)->Close());
+  if (!s.ok()) return s;
+  session->file().state.reset();  // if publishing fails it is not known which file has the name
+  s = Publish(*session);
+  if (s.ok()) session->file().state = (*writer)->state();
+  return s;
+}
+
+absl::Status DiskTier::Publish(const Session& session) {
+  MutexLock lock(&owners_mutex_);
+  absl::Status s = dir_->Publish(session.config()->id, durability_);
+  if (s.ok()) owners_[session.config()->id] = &session;
+  return s;
+}
+
+}  // namespace oscarkv

@@ -1,0 +1,75 @@
+// Sessions in files of a data directory: checkpoints, which survive the end of the process, and the
+// place where sessions go whose memory is needed.
+//
+// A session's file is written under Session::file_mutex, which is taken after its gate and kept
+// while the file is written: requests go on meanwhile. What is written are the layers as they are
+// each, also in the middle of a step: nothing that was appended is lost, and a repeat is known.
+//
+// Thread-safety: all functions may be called at once.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/container/btree_map.h"
+#include "absl/status/status.h"
+#include "kernels/api/backend.h"
+#include "server/base/mutex.h"
+#include "server/file/data_dir.h"
+#include "server/pages/block_pool.h"
+#include "server/pages/memory_budget.h"
+#include "server/session/session.h"
+
+namespace oscarkv {
+
+class DiskTier {
+ public:
+  // REQUIRES: all outlive the tier.
+  DiskTier(DataDir* dir, Durability durability, Backend* backend, BlockPool* pool,
+           MemoryBudget* budget);
+
+  // Writes to the session's file what it does not have yet. Requests wait for about as long as a
+  // fork takes. OK if the session is deleted. Errors: the file's; RESOURCE_EXHAUSTED; after them
+  // what was durable still is, and the next checkpoint writes all that lacks.
+  absl::Status Checkpoint(Session* session);
+  // The same, and frees the session's memory. REQUIRES: it is not deleted.
+  absl::Status Evict(Session* session) ABSL_EXCLUSIVE_LOCKS_REQUIRED(session->gate());
+  // Brings an evicted session back; OK if it is not evicted. DATA_LOSS where its file is damaged.
+  absl::Status Restore(Session* session) ABSL_EXCLUSIVE_LOCKS_REQUIRED(session->gate());
+  // Removes the session's file, if it has one. To be called before the session is deleted.
+  absl::Status Remove(Session* session) ABSL_EXCLUSIVE_LOCKS_REQUIRED(session->gate());
+
+  // That the session's file has of it, about.
+  std::int64_t LiveBytes(Session* session) const;
+
+  // A session that was found in the directory: makes it one that is evicted. REQUIRES: nobody knows
+  // it yet; `contents` are its file's.
+  void Adopt(const SessionFileContents& contents, Session* session);
+
+ private:
+  // Writes the layers, and commits. REQUIRES: the layers stay as they are.
+  absl::Status Save(const std::vector<LayerState*>& layers, SessionCommit commit,
+                    std::int64_t unchanged_to, Session* session)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(session->file_mutex());
+  absl::Status Write(const std::vector<LayerState*>& layers, const SessionCommit& commit,
+                     std::int64_t unchanged_to, Session* session)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(session->file_mutex());
+  absl::Status WriteNewFile(const std::vector<LayerState*>& layers, const SessionCommit& commit,
+                            Session* session) ABSL_EXCLUSIVE_LOCKS_REQUIRED(session->file_mutex());
+  absl::Status Publish(const Session& session);
+
+  DataDir* const dir_;
+  const Durability durability_;
+  Backend* const backend_;
+  BlockPool* const pool_;
+  MemoryBudget* const budget_;
+
+  // Whose the file of an id is: a fork may have taken the place of a session of its id, whose end
+  // must not take the fork's file away. A leaf, but for the directory's own work.
+  Mutex owners_mutex_;
+  absl::btree_map<std::string, const Session*> owners_ ABSL_GUARDED_BY(owners_mutex_);
+};
+
+}  // namespace oscarkv

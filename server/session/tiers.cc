@@ -1,0 +1,185 @@
+#include "server/session/tiers.h"
+
+#include <algorithm>
+#include <chrono>
+#include <exception>
+#include <memory>
+#include <thread>
+
+#include "absl/time/clock.h"
+
+namespace oscarkv {
+namespace {
+
+absl::Time TimeOf(std::chrono::steady_clock::time_point when) {
+  return absl::Now() - absl::FromChrono(std::chrono::steady_clock::now() - when);
+}
+
+}  // namespace
+
+Tiers::Tiers(const StoreOptions& options, const SessionTable* sessions, DiskTier* disk,
+             MemoryBudget* budget)
+    : options_(options), sessions_(sessions), disk_(disk), budget_(budget) {}
+
+Tiers::~Tiers() {
+  {
+    MutexLock lock(&mutex_);
+    stopping_ = true;
+  }
+  stop_.SignalAll();
+  if (thread_.joinable()) thread_.join();
+}
+
+void Tiers::Start() {
+  if (disk_) thread_ = std::thread([this] { Loop(); });
+}
+
+void Tiers::Loop() {
+  const absl::Duration pause = std::clamp(options_.checkpoint_interval, absl::Milliseconds(1),
+                                          absl::Duration(absl::Seconds(1)));
+  while (true) {
+    {
+      MutexLock lock(&mutex_);
+      if (!stopping_) stop_.WaitFor(&mutex_, absl::ToChronoNanoseconds(pause));
+      if (stopping_) return;
+    }
+    Pass();
+  }
+}
+
+void Tiers::Pass() noexcept {
+  try {
+    MakeRoom(0);
+    const auto due = std::chrono::steady_clock::now() -
+                     absl::ToChronoNanoseconds(std::min(options_.checkpoint_interval,
+                                                        absl::Duration(absl::Hours(1 << 20))));
+    for (const std::shared_ptr<Session>& session : sessions_->All()) {
+      {
+        MutexLock lock(&mutex_);
+        if (stopping_) return;
+      }
+      if (session->last_checkpoint() > due) continue;
+      CheckpointIfChanged(session.get()).IgnoreError();  // counted
+    }
+  } catch (const std::exception&) {
+    failures_.fetch_add(1);
+  }
+}
+
+absl::Status Tiers::CheckpointIfChanged(Session* session) {
+  return session->changes() == session->durable_changes() ? absl::OkStatus() : Checkpoint(session);
+}
+
+absl::Status Tiers::Checkpoint(Session* session) {
+  const std::int64_t changes = session->changes();
+  moving_.fetch_add(1);
+  absl::Status s = disk_->Checkpoint(session);
+  moving_.fetch_sub(1);
+  // Also after an error: a disk that fails is not tried all the time.
+  session->NoteCheckpoint(s.ok() ? changes : session->durable_changes());
+  (s.ok() ? checkpoints_ : failures_).fetch_add(1);
+  return s;
+}
+
+absl::Status Tiers::CheckpointAll() {
+  absl::Status status;
+  if (!disk_) return status;
+  for (const std::shared_ptr<Session>& session : sessions_->All()) {
+    status.Update(CheckpointIfChanged(session.get()));
+  }
+  return status;
+}
+
+absl::Status Tiers::Restore(Session* session) {
+  if (!disk_ || !session->evicted()) return absl::OkStatus();
+  Patience patience(this);
+  absl::Status s;
+  do {
+    moving_.fetch_add(1);
+    s = disk_->Restore(session);
+    moving_.fetch_sub(1);
+  } while (absl::IsResourceExhausted(s) &&
+           patience.TryAgain(std::max(disk_->LiveBytes(session), usual_room())));
+  if (s.ok()) restores_.fetch_add(1);
+  return s;
+}
+
+absl::Status Tiers::EnsureResident(Session* session) {
+  if (!disk_ || !session->evicted()) return absl::OkStatus();
+  session->NoteUse();
+  const AloneInGate alone(&session->gate());
+  return Restore(session);
+}
+
+bool Tiers::Patience::TryAgain(std::int64_t wanted) {
+  while (std::chrono::steady_clock::now() < end_) {
+    const std::int64_t most = tiers_->budget_->total() / 2;
+    const Room room = tiers_->MakeRoom(std::min(wanted * times_, most));
+    const bool asked_for_most = wanted * times_ >= most;
+    if (!asked_for_most) times_ *= 2;
+    if (room == Room::kMade) return !asked_for_most || --last_tries_ >= 0;
+    if (room == Room::kNone && asked_for_most) return false;
+    if (room == Room::kBusy) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  return false;
+}
+
+Tiers::Room Tiers::MakeRoom(std::int64_t wanted) {
+  if (!disk_) return Room::kNone;
+  const std::int64_t before = budget_->used();
+  MutexLock lock(&room_mutex_);
+  // Someone else has made room meanwhile.
+  if (wanted > 0 && budget_->used() < before) return Room::kMade;
+  const auto least =
+      static_cast<std::int64_t>(options_.low_watermark * static_cast<double>(budget_->total()));
+  Room room = moving_ > 0 ? Room::kBusy : Room::kNone;
+  if (wanted > 0 && budget_->used() + wanted <= least) return Room::kMade;  // there is some
+  for (const EvictionDecision& decision : Plan(wanted)) {
+    if (budget_->used() + wanted <= least) break;
+    const std::shared_ptr<Session> session = sessions_->Find(decision.id);
+    if (session) room = std::min(room, EvictIfUnused(session.get()));
+  }
+  if (budget_->used() < before) return Room::kMade;  // whoever did it
+  return room;
+}
+
+std::vector<EvictionDecision> Tiers::Plan(std::int64_t wanted) {
+  EvictionInput input;
+  input.now = absl::Now();
+  input.budget_bytes = budget_->total();
+  input.used_bytes = budget_->used();
+  input.wanted_bytes = wanted;
+  input.low_watermark = options_.low_watermark;
+  input.high_watermark = options_.high_watermark;
+  input.can_spill = true;
+  const auto high =
+      static_cast<std::int64_t>(options_.high_watermark * static_cast<double>(input.budget_bytes));
+  if (input.used_bytes + wanted <= high) return {};  // what most passes find
+  for (const std::shared_ptr<Session>& session : sessions_->All()) {
+    const SessionInfo info = session->Info();
+    input.candidates.push_back({.id = info.config->id,
+                                .group = info.config->group,
+                                .tenant = info.config->tenant,
+                                .resident_bytes = info.evicted ? 0 : info.resident_bytes,
+                                .last_use = TimeOf(session->last_use()),
+                                .spillable = true,
+                                .spilled = info.evicted});
+  }
+  return PlanEvictions(input);
+}
+
+Tiers::Room Tiers::EvictIfUnused(Session* session) {
+  if (!session->gate().TryEnterAlone()) return Room::kBusy;
+  absl::Status s;
+  bool evicts = false;
+  if (!session->deleted() && !session->evicted()) {
+    evicts = true;
+    s = disk_->Evict(session);
+  }
+  session->gate().LeaveAlone();
+  if (!evicts) return Room::kNone;
+  (s.ok() ? evictions_ : failures_).fetch_add(1);
+  return s.ok() ? Room::kMade : Room::kNone;
+}
+
+}  // namespace oscarkv

@@ -1,0 +1,111 @@
+// Which sessions are in memory, and which in their files alone: brings them back when they are
+// needed, makes room when there is none, and keeps files up to date in the background.
+//
+// Where room is made, no gate is waited for: a session that someone uses stays. So room may be made
+// with gates held.
+//
+// Thread-safety: all functions may be called at once.
+//
+// Invariants: the thread ends with this object and at no other time; what fails is counted and
+// tried again. room_mutex_ is taken after gates, and before Session::file_mutex.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <thread>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "server/base/mutex.h"
+#include "server/session/disk_tier.h"
+#include "server/session/eviction_policy.h"
+#include "server/session/session.h"
+#include "server/session/session_store.h"
+#include "server/session/session_table.h"
+
+namespace oscarkv {
+
+class Tiers {
+ public:
+  // `disk`: null: there is none. REQUIRES: all outlive the tiers.
+  Tiers(const StoreOptions& options, const SessionTable* sessions, DiskTier* disk,
+        MemoryBudget* budget);
+  ~Tiers();
+  Tiers(const Tiers&) = delete;
+  Tiers& operator=(const Tiers&) = delete;
+
+  // Starts the thread, where there is a disk.
+  void Start();
+
+  // Brings the session back if it is evicted; makes room for it if need be. Errors as
+  // DiskTier::Restore's.
+  absl::Status Restore(Session* session) ABSL_EXCLUSIVE_LOCKS_REQUIRED(session->gate());
+  // The same, for who is not in the session's gate.
+  absl::Status EnsureResident(Session* session);
+
+  // Moves sessions to their files until `wanted` bytes fit below the low watermark, or into the
+  // budget at least.
+  enum class Room : std::uint8_t {
+    kMade,  // some memory was freed
+    kBusy,  // none, but there will be: sessions are in use, or being written
+    kNone,
+  };
+  Room MakeRoom(std::int64_t wanted);
+  // For who was refused memory: whether to try again, now that there is room. Waits while sessions
+  // are in use, until `patience` is over.
+  class Patience {
+   public:
+    explicit Patience(Tiers* tiers) : tiers_(tiers) {}
+    bool TryAgain(std::int64_t wanted);
+
+   private:
+    Tiers* const tiers_;
+    std::int64_t times_ = 1;  // more is asked for each time: what is needed is only guessed
+    int last_tries_ = 4;      // with half of the budget free
+    const std::chrono::steady_clock::time_point end_ =
+        std::chrono::steady_clock::now() + std::chrono::seconds(2);
+  };
+  // What a request needs is not known before it is tried.
+  std::int64_t usual_room() const { return budget_->total() / 64; }
+
+  // Errors as DiskTier::Checkpoint's.
+  absl::Status Checkpoint(Session* session);
+  // Checkpoints of all sessions that have changed since; the first error, after all were tried.
+  absl::Status CheckpointAll();
+
+  std::int64_t evictions() const { return evictions_.load(); }
+  std::int64_t restores() const { return restores_.load(); }
+  std::int64_t checkpoints() const { return checkpoints_.load(); }
+  // Evictions and checkpoints that failed.
+  std::int64_t failures() const { return failures_.load(); }
+
+ private:
+  void Loop();
+  void Pass() noexcept;
+  std::vector<EvictionDecision> Plan(std::int64_t wanted);
+  Room EvictIfUnused(Session* session);
+  absl::Status CheckpointIfChanged(Session* session);
+
+  const StoreOptions options_;
+  const SessionTable* const sessions_;
+  DiskTier* const disk_;
+  MemoryBudget* const budget_;
+
+  std::atomic<int> moving_{0};  // checkpoints and restores, which hold memory of no session
+  std::atomic<std::int64_t> evictions_{0};
+  std::atomic<std::int64_t> restores_{0};
+  std::atomic<std::int64_t> checkpoints_{0};
+  std::atomic<std::int64_t> failures_{0};
+
+  Mutex room_mutex_;  // one at a time makes room: who waits finds it made
+
+  Mutex mutex_;
+  CondVar stop_;
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  std::thread thread_;  // last: it uses all of the above
+};
+
+}  // namespace oscarkv
