@@ -124,6 +124,31 @@ constexpr Setting kSettings[] = {
        return value == "auto" ||
               ParseBytes(value, 1 << 20, std::int64_t{1} << 50, config.memory_budget_bytes);
      }},
+    {"data-dir", "OSCARKV_DATA_DIR", "none",
+     "none, or the path of a directory, or of one to be made in a directory that is there",
+     "Where sessions are kept in files: those that memory has no room for, until they are used "
+     "again, and checkpoints of all, which a restart finds. Of one server at a time. Without it a "
+     "full memory budget refuses, and sessions end with the process.",
+     [](std::string_view value, Config& config) {
+       config.data_dir = value == "none" ? "" : value;
+       return !value.empty();
+     }},
+    {"checkpoint-interval", "OSCARKV_CHECKPOINT_INTERVAL", "60s", "10ms to 24h",
+     "With --data-dir: how long what is appended waits, about, until it is in a file. So much work "
+     "a crash may lose; a stop by SIGTERM writes everything.",
+     [](std::string_view value, Config& config) {
+       return ParseDuration(value, absl::Milliseconds(10), absl::Hours(24),
+                            config.checkpoint_interval);
+     }},
+    {"fsync", "OSCARKV_FSYNC", "always", "always or never",
+     "With --data-dir: always: a checkpoint counts when the disk has it, and survives a loss of "
+     "power. never: when the operating system has it; it survives the end of the process, also by "
+     "kill -9, but a loss of power or a crash of the machine may lose or damage any file written "
+     "in the last minutes. What is damaged is found and set aside, never served.",
+     [](std::string_view value, Config& config) {
+       return Choose(value, {{"always", Durability::kSynced}, {"never", Durability::kWritten}},
+                     config.durability);
+     }},
     {"profile", "OSCARKV_PROFILE", "dense", "dense, precise, paper or kivi",
      "Codec profile of sessions that name none.",
      [](std::string_view value, Config& config) {

@@ -12,6 +12,7 @@
 #include "absl/time/time.h"
 #include "kernels/api/profiles.h"
 #include "kernels/backend_factory.h"
+#include "server/file/durability.h"
 #include "server/log.h"
 
 namespace oscarkv {
@@ -25,6 +26,9 @@ struct Config {
   Profile profile = Profile::kDense;          // of sessions that name none
   std::int64_t max_message_bytes = 64 << 20;  // in each direction
   int max_concurrent_requests = 256;          // queued or under way
+  std::string data_dir;                       // empty: none
+  Durability durability = Durability::kSynced;
+  absl::Duration checkpoint_interval = absl::Seconds(60);
   absl::Duration settle_after = absl::Seconds(60);
   absl::Duration shutdown_grace = absl::Seconds(10);
   LogLevel log_level = LogLevel::kInfo;

@@ -18,6 +18,7 @@
 #include "grpcpp/health_check_service_interface.h"
 #include "server/base/kernel_status.h"
 #include "server/base/string_view.h"
+#include "server/file/data_dir.h"
 #include "server/log.h"
 #include "server/rpc/kv_cache_service.h"
 #include "server/session/session_store.h"
@@ -120,11 +121,14 @@ class Server::Impl {
 
  private:
   absl::Status MakeStore(const Config& config);
+  absl::Status Recover();
+  void CheckpointAll();
   absl::Status Listen(const Config& config);
 
   std::uint64_t boot_epoch_ = 0;
   BackendInfo backend_info_;
   std::unique_ptr<Backend> backend_;
+  std::unique_ptr<DataDir> data_dir_;
   std::unique_ptr<SessionStore> store_;
   std::unique_ptr<KvCacheService> service_;
   std::unique_ptr<grpc::Server> listener_;
@@ -156,11 +160,41 @@ absl::Status Server::Impl::MakeStore(const Config& config) {
   backend_info_ = backend_->Info();
   const absl::StatusOr<std::int64_t> budget = MemoryBudget(config, backend_info_);
   if (!budget.ok()) return budget.status();
-  store_ = std::make_unique<SessionStore>(backend_.get(),
-                                          StoreOptions{.memory_budget_bytes = *budget,
-                                                       .settle_after = config.settle_after,
-                                                       .first_generation = FirstGeneration()});
+  if (!config.data_dir.empty()) {
+    absl::StatusOr<std::unique_ptr<DataDir>> data_dir = DataDir::Open(config.data_dir);
+    if (!data_dir.ok()) return data_dir.status();
+    data_dir_ = *std::move(data_dir);
+  }
+  store_ = std::make_unique<SessionStore>(
+      backend_.get(), StoreOptions{.memory_budget_bytes = *budget,
+                                   .settle_after = config.settle_after,
+                                   .first_generation = FirstGeneration(),
+                                   .data_dir = data_dir_.get(),
+                                   .durability = config.durability,
+                                   .checkpoint_interval = config.checkpoint_interval});
+  return data_dir_ ? Recover() : absl::OkStatus();
+}
+
+absl::Status Server::Impl::Recover() {
+  const absl::Time began = absl::Now();
+  const absl::StatusOr<RecoveryReport> report = store_->Recover();
+  if (!report.ok()) return report.status();
+  for (const std::string& remark : report->remarks) {
+    Log(LogLevel::kWarn, "data_dir", {{"message", remark}});
+  }
+  Log(LogLevel::kInfo, "recovered",
+      {{"data_dir", data_dir_->path()},
+       {"sessions", absl::StrCat(report->sessions)},
+       {"remarks", absl::StrCat(report->remarks.size())},
+       {"took", absl::FormatDuration(absl::Now() - began)}});
   return absl::OkStatus();
+}
+
+void Server::Impl::CheckpointAll() {
+  if (!data_dir_) return;
+  if (const absl::Status s = store_->CheckpointAll(); !s.ok()) {
+    Log(LogLevel::kError, "checkpoint", {{"error", std::string(s.message())}});
+  }
 }
 
 absl::Status Server::Impl::Listen(const Config& config) {
@@ -200,6 +234,7 @@ bool Server::Impl::Drain(absl::Duration grace) {
   listener_->Shutdown(absl::ToChronoTime(deadline));
   listener_->Wait();
   listener_.reset();
+  CheckpointAll();  // however much time is left: what it would not write is lost
   return ended;
 }
 

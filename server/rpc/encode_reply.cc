@@ -74,6 +74,8 @@ void EncodeSession(const SessionInfo& info, SessionParts parts, v1::Session& ses
   session.set_committed_length(info.committed_length);
   session.set_logical_bytes(info.logical_bytes);
   session.set_resident_bytes(info.resident_bytes);
+  session.set_durable_length(info.durable_length);
+  session.set_evicted(info.evicted);
   session.set_min_truncate_length(info.min_truncate_length);
   session.set_rollback_tokens(config.rollback_tokens);
   session.set_reused_length(info.reused_length);

@@ -47,6 +47,9 @@ TEST(ConfigTest, DefaultsOfTheTableAreThoseOfTheStruct) {
   EXPECT_EQ(parsed->config.profile, defaults.profile);
   EXPECT_EQ(parsed->config.max_message_bytes, defaults.max_message_bytes);
   EXPECT_EQ(parsed->config.max_concurrent_requests, defaults.max_concurrent_requests);
+  EXPECT_EQ(parsed->config.data_dir, defaults.data_dir);
+  EXPECT_EQ(parsed->config.checkpoint_interval, defaults.checkpoint_interval);
+  EXPECT_EQ(parsed->config.durability, defaults.durability);
   EXPECT_EQ(parsed->config.settle_after, defaults.settle_after);
   EXPECT_EQ(parsed->config.shutdown_grace, defaults.shutdown_grace);
   EXPECT_EQ(parsed->config.log_level, defaults.log_level);
@@ -58,8 +61,9 @@ TEST(ConfigTest, EveryFlagSetsItsField) {
   const absl::StatusOr<CommandLine> parsed =
       Parse({"--address=[::1]:0", "--backend=cpu", instructions.c_str(), "--threads=3",
              "--memory-budget=2GiB", "--profile=kivi", "--max-message-bytes=4194304",
-             "--max-concurrent-requests", "7", "--settle-after=1500ms", "--shutdown-grace=0s",
-             "--log-level=error", "--log-format=json"});
+             "--max-concurrent-requests", "7", "--data-dir=/some/where", "--checkpoint-interval=5s",
+             "--fsync=never", "--settle-after=1500ms", "--shutdown-grace=0s", "--log-level=error",
+             "--log-format=json"});
   ASSERT_TRUE(parsed.ok()) << parsed.status();
   const Config& config = parsed->config;
   EXPECT_EQ(config.address, "[::1]:0");
@@ -70,6 +74,9 @@ TEST(ConfigTest, EveryFlagSetsItsField) {
   EXPECT_EQ(config.profile, Profile::kKivi);
   EXPECT_EQ(config.max_message_bytes, 4 << 20);
   EXPECT_EQ(config.max_concurrent_requests, 7);
+  EXPECT_EQ(config.data_dir, "/some/where");
+  EXPECT_EQ(config.checkpoint_interval, absl::Seconds(5));
+  EXPECT_EQ(config.durability, Durability::kWritten);
   EXPECT_EQ(config.settle_after, absl::Milliseconds(1500));
   EXPECT_EQ(config.shutdown_grace, absl::ZeroDuration());
   EXPECT_EQ(config.log_level, LogLevel::kError);
@@ -96,6 +103,9 @@ TEST(ConfigTest, BadValuesNameFlagValueAndWhatIsExpected) {
       {"profile", {"", "DENSE", "fast"}},
       {"max-message-bytes", {"", "0", "1MiB", "2048MiB", "64M"}},
       {"max-concurrent-requests", {"", "0", "65537", "many"}},
+      {"data-dir", {""}},
+      {"checkpoint-interval", {"", "1ms", "25h", "10"}},
+      {"fsync", {"", "on", "ALWAYS"}},
       {"settle-after", {"", "5", "-5s", "1ms", "25h", "inf"}},
       {"shutdown-grace", {"", "-1s", "61m", "soon"}},
       {"log-level", {"", "trace"}},
