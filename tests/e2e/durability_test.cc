@@ -66,13 +66,13 @@ TEST_F(DurabilityTest, AStopBySigtermLosesNothing) {
 }
 
 TEST_F(DurabilityTest, KillsAtAnyMomentLoseNothingDurableAndChangeNoAnswer) {
-  constexpr int kKills = 12;
-  constexpr int kSteps = 400;
+  const int kills = std::getenv("OSCARKV_TEST_FULL") != nullptr ? 200 : 12;
+  const int steps = 35 * kills;
   std::vector<std::string> expected;
   {
     TestServer undisturbed;
     const v1::Session session = Create(undisturbed.stub(), "a", kModel);
-    for (int step = 0; step < kSteps; ++step) {
+    for (int step = 0; step < steps; ++step) {
       std::string outputs;
       for (int layer = 0; layer < kModel.layers; ++layer) {
         const auto response =
@@ -86,17 +86,17 @@ TEST_F(DurabilityTest, KillsAtAnyMomentLoseNothingDurableAndChangeNoAnswer) {
   Start("10ms");
   v1::Session session = Create(*stub_, "a", kModel);
   std::int64_t position = 0;
-  for (int kill = 0; kill < kKills; ++kill) {
+  for (int kill = 0; kill < kills; ++kill) {
     std::int64_t durable = 0;
     const std::int64_t end =
-        std::min<std::int64_t>(kSteps, position + 1 + static_cast<std::int64_t>(random() % 60));
+        std::min<std::int64_t>(steps, position + 1 + static_cast<std::int64_t>(random() % 60));
     for (; position < end; ++position) {
       ASSERT_EQ(Step(session, position), expected[static_cast<std::size_t>(position)]) << position;
       if (random() % 8 == 0) durable = Get(*stub_, "a").durable_length();
     }
     while (kill == 0 && durable == 0) durable = Get(*stub_, "a").durable_length();
     // In the middle of a step too.
-    if (random() % 2 == 0 && position < kSteps) {
+    if (random() % 2 == 0 && position < steps) {
       Attend(*stub_, AttendRequestOf(kModel, session, 0, position, 1, 1));
     }
     Stop(SIGKILL);
