@@ -1,6 +1,7 @@
 #include "server/session/disk_tier.h"
 
 #include <algorithm>
+#include <memory>
 #include <utility>
 #include <vector>
 
@@ -43,28 +44,28 @@ DiskTier::DiskTier(DataDir* dir, Durability durability, Backend* backend, BlockP
                    MemoryBudget* budget)
     : dir_(dir), durability_(durability), backend_(backend), pool_(pool), budget_(budget) {}
 
-absl::Status DiskTier::Checkpoint(Session* session) {
+// Not analyzed: the file's lock outlives the stay in the gate, in which it is taken.
+absl::Status DiskTier::Checkpoint(Session* session) ABSL_NO_THREAD_SAFETY_ANALYSIS {
   Session copy(*session->config(), session->generation(), budget_, session->all_logical_bytes());
-  session->gate().EnterAlone();
-  if (session->deleted() || session->evicted()) {
-    session->gate().LeaveAlone();
-    return absl::OkStatus();
+  SessionCommit commit;
+  std::optional<MutexLock> file_lock;
+  std::optional<Unsaved> unsaved;
+  {
+    const AloneInGate alone(&session->gate());
+    if (session->deleted() || session->evicted()) return absl::OkStatus();
+    file_lock.emplace(&session->file_mutex());
+    if (absl::Status s = session->Share(&copy); !s.ok()) return s;
+    commit = session->CommitAt(absl::Now());
+    unsaved.emplace(session);
   }
-  MutexLock file_lock(&session->file_mutex());
-  absl::Status s = session->Share(&copy);
-  const SessionCommit commit = session->CommitAt(absl::Now());
-  const std::int64_t unchanged_to = s.ok() ? session->TakeUnchangedTo() : 0;
-  session->gate().LeaveAlone();
-  if (!s.ok()) return s;
-  const AloneInGate alone(&copy.gate());
-  return Save(copy.Layers(), commit, unchanged_to, session);
+  return Save(copy.Layers(), commit, &*unsaved, session);
 }
 
 absl::Status DiskTier::Evict(Session* session) {
   if (session->evicted()) return absl::OkStatus();
   MutexLock file_lock(&session->file_mutex());
-  const SessionCommit commit = session->CommitAt(absl::Now());
-  absl::Status s = Save(session->Layers(), commit, session->TakeUnchangedTo(), session);
+  Unsaved unsaved(session);
+  absl::Status s = Save(session->Layers(), session->CommitAt(absl::Now()), &unsaved, session);
   if (s.ok()) session->Evict(*session->file().state);
   return s;
 }
@@ -109,14 +110,12 @@ void DiskTier::Adopt(const SessionFileContents& contents, Session* session) {
   owners_[session->config()->id] = session;
 }
 
-absl::Status DiskTier::Save(const std::vector<LayerState*>& layers, SessionCommit commit,
-                            std::int64_t unchanged_to, Session* session) {
-  absl::Status s = Write(layers, commit, unchanged_to, session);
-  if (s.ok()) {
-    session->SetDurableLength(CommittedLength(commit));
-  } else {
-    session->LowerUnchangedTo(unchanged_to);
-  }
+absl::Status DiskTier::Save(const std::vector<LayerState*>& layers, const SessionCommit& commit,
+                            Unsaved* unsaved, Session* session) {
+  absl::Status s = Write(layers, commit, unsaved->unchanged_to(), session);
+  if (!s.ok()) return s;
+  unsaved->SetSaved();
+  session->SetDurableLength(CommittedLength(commit));
   return s;
 }
 

@@ -9,8 +9,9 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/container/btree_map.h"
@@ -49,9 +50,29 @@ class DiskTier {
   void Adopt(const SessionFileContents& contents, Session* session);
 
  private:
+  // What a session has that its file lacks: taken for a commit, and given back if there is none.
+  class Unsaved {
+   public:
+    explicit Unsaved(Session* session)
+        : session_(session), unchanged_to_(session->TakeUnchangedTo()) {}
+    ~Unsaved() {
+      if (!saved_) session_->LowerUnchangedTo(unchanged_to_);
+    }
+    Unsaved(const Unsaved&) = delete;
+    Unsaved& operator=(const Unsaved&) = delete;
+
+    std::int64_t unchanged_to() const { return unchanged_to_; }
+    void SetSaved() { saved_ = true; }
+
+   private:
+    Session* const session_;
+    const std::int64_t unchanged_to_;
+    bool saved_ = false;
+  };
+
   // Writes the layers, and commits. REQUIRES: the layers stay as they are.
-  absl::Status Save(const std::vector<LayerState*>& layers, SessionCommit commit,
-                    std::int64_t unchanged_to, Session* session)
+  absl::Status Save(const std::vector<LayerState*>& layers, const SessionCommit& commit,
+                    Unsaved* unsaved, Session* session)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(session->file_mutex());
   absl::Status Write(const std::vector<LayerState*>& layers, const SessionCommit& commit,
                      std::int64_t unchanged_to, Session* session)

@@ -63,4 +63,22 @@ class ABSL_SCOPED_LOCKABLE AloneInGate {
   Gate* gate_;
 };
 
+// Alone in a gate that no one was in, or not at all. The compiler cannot follow what depends on
+// which: functions that use it are not analyzed.
+class TryAloneInGate {
+ public:
+  explicit TryAloneInGate(Gate* gate) ABSL_NO_THREAD_SAFETY_ANALYSIS
+      : gate_(gate->TryEnterAlone() ? gate : nullptr) {}
+  ~TryAloneInGate() ABSL_NO_THREAD_SAFETY_ANALYSIS {
+    if (gate_) gate_->LeaveAlone();
+  }
+  TryAloneInGate(const TryAloneInGate&) = delete;
+  TryAloneInGate& operator=(const TryAloneInGate&) = delete;
+
+  bool alone() const { return gate_ != nullptr; }
+
+ private:
+  Gate* const gate_;
+};
+
 }  // namespace oscarkv

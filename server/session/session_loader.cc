@@ -111,12 +111,16 @@ absl::Status SessionLoader::TakeAll(const ByteSource& file, const SessionFileSta
 
 absl::Status SessionLoader::Load(const SessionFileState& state,
                                  std::span<LayerState* const> layers) {
+  // All that may throw comes before a layer is touched.
+  std::vector<LayerState::Parts> parts;
+  for (std::size_t i = 0; i < layers.size(); ++i) {
+    parts.push_back(PartsOf(state.layers()[i]));
+    parts.back().last_append = state.last_commit()->layers[i].last_append;
+  }
   // The layers count their rows themselves.
   rows_memory_.Shrink(rows_memory_.bytes());
   for (std::size_t i = 0; i < layers.size(); ++i) {
-    LayerState::Parts parts = PartsOf(state.layers()[i]);
-    parts.last_append = state.last_commit()->layers[i].last_append;
-    if (absl::Status s = layers[i]->Load(std::move(parts)); !s.ok()) return s;
+    if (absl::Status s = layers[i]->Load(std::move(parts[i])); !s.ok()) return s;
   }
   return absl::OkStatus();
 }

@@ -15,6 +15,18 @@ absl::Time TimeOf(std::chrono::steady_clock::time_point when) {
   return absl::Now() - absl::FromChrono(std::chrono::steady_clock::now() - when);
 }
 
+// One more for as long as it lives.
+class Counted {
+ public:
+  explicit Counted(std::atomic<int>* count) : count_(count) { count_->fetch_add(1); }
+  ~Counted() { count_->fetch_sub(1); }
+  Counted(const Counted&) = delete;
+  Counted& operator=(const Counted&) = delete;
+
+ private:
+  std::atomic<int>* const count_;
+};
+
 }  // namespace
 
 Tiers::Tiers(const StoreOptions& options, const SessionTable* sessions, DiskTier* disk,
@@ -72,9 +84,8 @@ absl::Status Tiers::CheckpointIfChanged(Session* session) {
 
 absl::Status Tiers::Checkpoint(Session* session) {
   const std::int64_t changes = session->changes();
-  moving_.fetch_add(1);
+  const Counted moving(&moving_);
   absl::Status s = disk_->Checkpoint(session);
-  moving_.fetch_sub(1);
   // Also after an error: a disk that fails is not tried all the time.
   session->NoteCheckpoint(s.ok() ? changes : session->durable_changes());
   (s.ok() ? checkpoints_ : failures_).fetch_add(1);
@@ -95,9 +106,8 @@ absl::Status Tiers::Restore(Session* session) {
   Patience patience(this);
   absl::Status s;
   do {
-    moving_.fetch_add(1);
+    const Counted moving(&moving_);
     s = disk_->Restore(session);
-    moving_.fetch_sub(1);
   } while (absl::IsResourceExhausted(s) &&
            patience.TryAgain(std::max(disk_->LiveBytes(session), usual_room())));
   if (s.ok()) restores_.fetch_add(1);
@@ -168,16 +178,11 @@ std::vector<EvictionDecision> Tiers::Plan(std::int64_t wanted) {
   return PlanEvictions(input);
 }
 
-Tiers::Room Tiers::EvictIfUnused(Session* session) {
-  if (!session->gate().TryEnterAlone()) return Room::kBusy;
-  absl::Status s;
-  bool evicts = false;
-  if (!session->deleted() && !session->evicted()) {
-    evicts = true;
-    s = disk_->Evict(session);
-  }
-  session->gate().LeaveAlone();
-  if (!evicts) return Room::kNone;
+Tiers::Room Tiers::EvictIfUnused(Session* session) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+  const TryAloneInGate gate(&session->gate());
+  if (!gate.alone()) return Room::kBusy;
+  if (session->deleted() || session->evicted()) return Room::kNone;
+  const absl::Status s = disk_->Evict(session);
   (s.ok() ? evictions_ : failures_).fetch_add(1);
   return s.ok() ? Room::kMade : Room::kNone;
 }
