@@ -70,6 +70,37 @@ absl::Status DiskTier::Evict(Session* session) {
   return s;
 }
 
+absl::Status DiskTier::Truncate(const TruncateRecord& asked, std::uint64_t new_generation,
+                                Session* session) {
+  MutexLock file_lock(&session->file_mutex());
+  std::optional<SessionFileState>& state = session->file().state;
+  const auto is_longer = [&asked](const FileLayer& layer) { return layer.length() > asked.length; };
+  if (!state || std::none_of(state->layers().begin(), state->layers().end(), is_longer)) {
+    return absl::OkStatus();
+  }
+  const SessionCommit& last = *state->last_commit();
+  SessionCommit commit{.generation = new_generation,
+                       .time = absl::Now(),
+                       .retention = last.retention,
+                       .prefix_limit = std::min(last.prefix_limit, asked.length)};
+  if (!asked.request_id.empty()) commit.last_truncate = asked;
+  for (const LayerCommit& layer : last.layers) {
+    commit.layers.push_back({.length = std::min(layer.length, asked.length)});
+  }
+  session->SetDurableLength(CommittedLength(commit));  // also if it fails: it may be on the disk
+  auto file = PosixFile::Open(dir_->PathOf(session->config()->id), dir_->calls());
+  if (!file.ok()) return file.status();
+  absl::Status s = (*file)->Cut(state->committed_end());
+  SessionFileWriter writer(*state, file->get());
+  for (std::size_t i = 0; s.ok() && i < state->layers().size(); ++i) {
+    if (is_longer(state->layers()[i])) s = writer.Truncate(i, asked.length);
+  }
+  if (s.ok()) s = writer.Commit(commit, durability_);
+  s.Update((*file)->Close());
+  if (s.ok()) state = writer.state();
+  return s;
+}
+
 absl::Status DiskTier::Restore(Session* session) {
   if (!session->evicted()) return absl::OkStatus();
   MutexLock file_lock(&session->file_mutex());

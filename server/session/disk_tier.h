@@ -37,6 +37,11 @@ class DiskTier {
   absl::Status Checkpoint(Session* session);
   // The same, and frees the session's memory. REQUIRES: it is not deleted.
   absl::Status Evict(Session* session) ABSL_EXCLUSIVE_LOCKS_REQUIRED(session->gate());
+  // Truncates what the file has, before the session is truncated: tokens that were dropped must not
+  // come back with a restart, where others may have their places by then. Costs nothing where the
+  // file is no longer than that. After an error the file may be truncated or not.
+  absl::Status Truncate(const TruncateRecord& asked, std::uint64_t new_generation, Session* session)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(session->gate());
   // Brings an evicted session back; OK if it is not evicted. DATA_LOSS where its file is damaged.
   absl::Status Restore(Session* session) ABSL_EXCLUSIVE_LOCKS_REQUIRED(session->gate());
   // Removes the session's file, if it has one. To be called before the session is deleted.

@@ -196,8 +196,10 @@ absl::StatusOr<SessionInfo> SessionStore::Impl::Truncate(std::string_view id,
   for (const LayerStats& layer : info.layers) longest = std::max(longest, layer.length);
   absl::Status status = CheckKept(asked.length, longest, info);
   status.Update(tiers_.Restore(&session));
+  const std::uint64_t new_generation = NewGeneration();
+  if (status.ok() && disk_) status = disk_->Truncate(asked, new_generation, &session);
   if (!status.ok()) return status;
-  session.Truncate(asked, NewGeneration());
+  session.Truncate(asked, new_generation);
   session.NoteChange();
   return session.Info();
 }
