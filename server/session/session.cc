@@ -176,18 +176,27 @@ void Session::Truncate(TruncateRecord asked, std::uint64_t new_generation) {
 }
 
 absl::Status Session::Fork(std::int64_t length, Session* fork) {
+  return ShareLayers(fork,
+                     [length](LayerState* from, LayerState* to) { return from->Fork(length, to); });
+}
+
+absl::Status Session::Share(Session* copy) {
+  return ShareLayers(copy, [](LayerState* from, LayerState* to) { return from->Share(to); });
+}
+
+absl::Status Session::ShareLayers(
+    Session* other, absl::FunctionRef<absl::Status(LayerState* from, LayerState* to)> share) {
   for (std::size_t i = 0; i < layers_.size(); ++i) {
     Layer& from = *layers_[i];
-    Layer& to = *fork->layers_[i];
+    Layer& to = *other->layers_[i];
     LayerStats stats;
     {
       MutexLock lock(&from.mutex);
-      MutexLock fork_lock(&to.mutex);
-      absl::Status status = from.state.Fork(length, &to.state);
-      if (!status.ok()) return status;
+      MutexLock other_lock(&to.mutex);
+      if (absl::Status s = share(&from.state, &to.state); !s.ok()) return s;
       stats = to.state.Stats();
     }
-    fork->Publish(i, stats);
+    other->Publish(i, stats);
   }
   return absl::OkStatus();
 }
@@ -200,22 +209,6 @@ bool Session::LendPrefix(std::int64_t length, Session* fork) {
   const AloneInGate alone(&fork->gate_);
   fork->TruncateLayers(0);
   return false;
-}
-
-absl::Status Session::Share(Session* copy) {
-  for (std::size_t i = 0; i < layers_.size(); ++i) {
-    Layer& from = *layers_[i];
-    Layer& to = *copy->layers_[i];
-    LayerStats stats;
-    {
-      MutexLock lock(&from.mutex);
-      MutexLock copy_lock(&to.mutex);
-      if (absl::Status s = from.state.Share(&to.state); !s.ok()) return s;
-      stats = to.state.Stats();
-    }
-    copy->Publish(i, stats);
-  }
-  return absl::OkStatus();
 }
 
 // Whoever is alone in the gate needs no lock of a layer.

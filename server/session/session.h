@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "server/base/mutex.h"
@@ -143,6 +144,10 @@ class Session {
  private:
   void Replace(LayerStats* published, const LayerStats& stats)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(published_mutex_);
+  // Makes the layers of `other`, which no one else knows, of those of this session.
+  absl::Status ShareLayers(Session* other,
+                           absl::FunctionRef<absl::Status(LayerState* from, LayerState* to)> share)
+      ABSL_SHARED_LOCKS_REQUIRED(gate_);
   void TruncateLayers(std::int64_t length) ABSL_EXCLUSIVE_LOCKS_REQUIRED(gate_);
 
   const std::shared_ptr<const SessionConfig> config_;

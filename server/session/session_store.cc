@@ -34,6 +34,14 @@ bool AreAlike(const SessionConfig& a, const SessionConfig& b) {
          a.value_folded == b.value_folded;
 }
 
+// For who is in the session's gate: whether it is there, and of that generation; 0: of any.
+absl::Status CheckNamed(const Session& session, std::uint64_t generation) {
+  if (session.deleted()) return SessionNotFound(session.config()->id);
+  const std::uint64_t current = session.generation();
+  if (generation == 0 || generation == current) return absl::OkStatus();
+  return GenerationMismatch(generation, current, session.Info().committed_length);
+}
+
 }  // namespace
 
 enum class TierMove : std::uint8_t { kEvict, kRestore, kCheckpoint };
@@ -167,10 +175,7 @@ absl::Status SessionStore::Impl::Delete(std::string_view id, std::uint64_t gener
   if (!found.ok()) return found.status();
   Session& session = **found;
   const AloneInGate alone(&session.gate());
-  if (session.deleted()) return SessionNotFound(id);
-  if (generation != 0 && generation != session.generation()) {
-    return GenerationMismatch(generation, session.generation(), session.Info().committed_length);
-  }
+  if (absl::Status s = CheckNamed(session, generation); !s.ok()) return s;
   if (disk_) {
     if (absl::Status s = disk_->Remove(&session); !s.ok()) return s;
   }
@@ -195,7 +200,7 @@ absl::StatusOr<SessionInfo> SessionStore::Impl::Truncate(std::string_view id,
   std::int64_t longest = 0;
   for (const LayerStats& layer : info.layers) longest = std::max(longest, layer.length);
   absl::Status status = CheckKept(asked.length, longest, info);
-  status.Update(tiers_.Restore(&session));
+  if (status.ok()) status = tiers_.Restore(&session);
   const std::uint64_t new_generation = NewGeneration();
   if (status.ok() && disk_) status = disk_->Truncate(asked, new_generation, &session);
   if (!status.ok()) return status;
@@ -259,7 +264,7 @@ absl::StatusOr<std::shared_ptr<Session>> SessionStore::Impl::MakeFork(ForkItem* 
   }
   const std::int64_t length = item->length.value_or(info.committed_length);
   absl::Status status = CheckKept(length, info.committed_length, info);
-  status.Update(tiers_.Restore(&source));
+  if (status.ok()) status = tiers_.Restore(&source);
   if (!status.ok()) return status;
   status = source.Fork(length, fork.get());
   if (!status.ok()) return status;
@@ -336,10 +341,7 @@ absl::StatusOr<std::unique_ptr<SessionExport>> SessionStore::Impl::Export(
   SessionCommit commit;
   {
     const AloneInGate alone(&session.gate());
-    if (session.deleted()) return SessionNotFound(id);
-    if (generation != 0 && generation != session.generation()) {
-      return GenerationMismatch(generation, session.generation(), session.Info().committed_length);
-    }
+    if (absl::Status s = CheckNamed(session, generation); !s.ok()) return s;
     if (absl::Status s = tiers_.Restore(&session); !s.ok()) return s;
     if (absl::Status s = session.Share(copy.get()); !s.ok()) return s;
     commit = session.CommitAt(absl::Now());
@@ -414,10 +416,7 @@ absl::StatusOr<SessionInfo> SessionStore::Impl::Move(std::string_view id, std::u
   Session& session = **found;
   {
     const AloneInGate alone(&session.gate());
-    if (session.deleted()) return SessionNotFound(id);
-    if (generation != 0 && generation != session.generation()) {
-      return GenerationMismatch(generation, session.generation(), session.Info().committed_length);
-    }
+    if (absl::Status s = CheckNamed(session, generation); !s.ok()) return s;
     absl::Status s;
     if (move == TierMove::kEvict) s = disk_->Evict(&session);
     if (move == TierMove::kRestore) s = tiers_.Restore(&session);
