@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "absl/time/clock.h"
-#include "server/file/posix_file.h"
+#include "server/session/item_check.h"
 #include "server/session/session_loader.h"
 #include "server/session/session_saver.h"
 
@@ -54,6 +54,7 @@ absl::Status DiskTier::Checkpoint(Session* session) ABSL_NO_THREAD_SAFETY_ANALYS
     const AloneInGate alone(&session->gate());
     if (session->deleted() || session->evicted()) return absl::OkStatus();
     file_lock.emplace(&session->file_mutex());
+    if (IsSuperseded(*session)) return absl::OkStatus();
     if (absl::Status s = session->Share(&copy); !s.ok()) return s;
     commit = session->CommitAt(absl::Now());
     unsaved.emplace(session);
@@ -64,6 +65,7 @@ absl::Status DiskTier::Checkpoint(Session* session) ABSL_NO_THREAD_SAFETY_ANALYS
 absl::Status DiskTier::Evict(Session* session) {
   if (session->evicted()) return absl::OkStatus();
   MutexLock file_lock(&session->file_mutex());
+  if (IsSuperseded(*session)) return SessionNotFound(session->config()->id);
   Unsaved unsaved(session);
   absl::Status s = Save(session->Layers(), session->CommitAt(absl::Now()), &unsaved, session);
   if (s.ok()) session->Evict(*session->file().state);
@@ -88,9 +90,14 @@ absl::Status DiskTier::Truncate(const TruncateRecord& asked, std::uint64_t new_g
     commit.layers.push_back({.length = std::min(layer.length, asked.length)});
   }
   session->SetDurableLength(CommittedLength(commit));  // also if it fails: it may be on the disk
-  auto file = PosixFile::Open(dir_->PathOf(session->config()->id), dir_->calls());
+  auto file = OpenBehindCommit(session);
+  if (absl::IsNotFound(file.status())) {
+    state.reset();
+    session->SetDurableLength(0);
+    return absl::OkStatus();
+  }
   if (!file.ok()) return file.status();
-  absl::Status s = (*file)->Cut(state->committed_end());
+  absl::Status s;
   SessionFileWriter writer(*state, file->get());
   for (std::size_t i = 0; s.ok() && i < state->layers().size(); ++i) {
     if (is_longer(state->layers()[i])) s = writer.Truncate(i, asked.length);
@@ -104,6 +111,7 @@ absl::Status DiskTier::Truncate(const TruncateRecord& asked, std::uint64_t new_g
 absl::Status DiskTier::Restore(Session* session) {
   if (!session->evicted()) return absl::OkStatus();
   MutexLock file_lock(&session->file_mutex());
+  if (!session->file().state) return SessionNotFound(session->config()->id);  // superseded
   const SessionFileState& state = *session->file().state;
   absl::StatusOr<std::unique_ptr<PosixFile>> file =
       PosixFile::Open(dir_->PathOf(session->config()->id), dir_->calls());
@@ -116,6 +124,24 @@ absl::Status DiskTier::Restore(Session* session) {
 absl::Status DiskTier::Remove(Session* session) {
   MutexLock file_lock(&session->file_mutex());
   MutexLock lock(&owners_mutex_);
+  return RemoveOwned(session);
+}
+
+absl::Status DiskTier::Supersede(Session* old, const Session* successor) {
+  MutexLock file_lock(&old->file_mutex());
+  MutexLock lock(&owners_mutex_);
+  absl::Status s = RemoveOwned(old);
+  if (s.ok()) owners_[successor->config()->id] = successor;
+  return s;
+}
+
+bool DiskTier::IsSuperseded(const Session& session) {
+  MutexLock lock(&owners_mutex_);
+  const auto owner = owners_.find(session.config()->id);
+  return owner != owners_.end() && owner->second != &session;
+}
+
+absl::Status DiskTier::RemoveOwned(Session* session) {
   const auto owner = owners_.find(session->config()->id);
   if (owner == owners_.end() || owner->second != session) return absl::OkStatus();
   absl::Status s = dir_->Remove(session->config()->id, durability_);
@@ -154,15 +180,9 @@ absl::Status DiskTier::Write(const std::vector<LayerState*>& layers, const Sessi
                              std::int64_t unchanged_to, Session* session) {
   std::optional<SessionFileState>& state = session->file().state;
   if (!state || IsWorthCompacting(*state)) return WriteNewFile(layers, commit, session);
-  const std::string& id = session->config()->id;
-  auto file = PosixFile::Open(dir_->PathOf(id), dir_->calls());
+  auto file = OpenBehindCommit(session);
   if (absl::IsNotFound(file.status())) return WriteNewFile(layers, commit, session);
   if (!file.ok()) return file.status();
-  const absl::StatusOr<std::uint64_t> size = (*file)->Size();
-  if (!size.ok()) return size.status();
-  if (*size < state->committed_end()) return WriteNewFile(layers, commit, session);
-  // Behind the last commit there may be what a checkpoint that failed has left.
-  if (absl::Status s = (*file)->Cut(state->committed_end()); !s.ok()) return s;
   SessionFileWriter writer(*state, file->get());
   absl::Status s = SaveLayers(layers, unchanged_to, backend_, &writer);
   if (s.ok() && writer.size() == state->committed_end() && IsSameCommit(*state, commit)) return s;
@@ -170,6 +190,18 @@ absl::Status DiskTier::Write(const std::vector<LayerState*>& layers, const Sessi
   s.Update((*file)->Close());
   if (s.ok()) state = writer.state();
   return s;
+}
+
+absl::StatusOr<std::unique_ptr<PosixFile>> DiskTier::OpenBehindCommit(Session* session) {
+  const std::uint64_t end = session->file().state->committed_end();
+  auto file = PosixFile::Open(dir_->PathOf(session->config()->id), dir_->calls());
+  if (!file.ok()) return file.status();
+  const absl::StatusOr<std::uint64_t> size = (*file)->Size();
+  if (!size.ok()) return size.status();
+  if (*size < end) return absl::NotFoundError((*file)->path());
+  // Behind the last commit there may be what a checkpoint that failed has left.
+  if (absl::Status s = (*file)->Cut(end); !s.ok()) return s;
+  return file;
 }
 
 absl::Status DiskTier::WriteNewFile(const std::vector<LayerState*>& layers,

@@ -9,6 +9,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -16,9 +17,11 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/container/btree_map.h"
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "kernels/api/backend.h"
 #include "server/base/mutex.h"
 #include "server/file/data_dir.h"
+#include "server/file/posix_file.h"
 #include "server/pages/block_pool.h"
 #include "server/pages/memory_budget.h"
 #include "server/session/session.h"
@@ -32,10 +35,11 @@ class DiskTier {
            MemoryBudget* budget);
 
   // Writes to the session's file what it does not have yet. Requests wait for about as long as a
-  // fork takes. OK if the session is deleted. Errors: the file's; RESOURCE_EXHAUSTED; after them
-  // what was durable still is, and the next checkpoint writes all that lacks.
+  // fork takes. OK if the session is deleted or superseded. Errors: the file's; RESOURCE_EXHAUSTED;
+  // after them what was durable still is, and the next checkpoint writes all that lacks.
   absl::Status Checkpoint(Session* session);
-  // The same, and frees the session's memory. REQUIRES: it is not deleted.
+  // The same, and frees the session's memory; NOT_FOUND if it is superseded. REQUIRES: it is not
+  // deleted.
   absl::Status Evict(Session* session) ABSL_EXCLUSIVE_LOCKS_REQUIRED(session->gate());
   // Truncates what the file has, before the session is truncated: tokens that were dropped must not
   // come back with a restart, where others may have their places by then. Costs nothing where the
@@ -45,7 +49,10 @@ class DiskTier {
   // Brings an evicted session back; OK if it is not evicted. DATA_LOSS where its file is damaged.
   absl::Status Restore(Session* session) ABSL_EXCLUSIVE_LOCKS_REQUIRED(session->gate());
   // Removes the session's file, if it has one. To be called before the session is deleted.
-  absl::Status Remove(Session* session) ABSL_EXCLUSIVE_LOCKS_REQUIRED(session->gate());
+  absl::Status Remove(Session* session);
+  // Another session takes the place of one of its id: removes that one's file, and writes none for
+  // it from now on; its id's file is the successor's. To be called before the successor is found.
+  absl::Status Supersede(Session* old, const Session* successor);
 
   // That the session's file has of it, about.
   std::int64_t LiveBytes(Session* session) const;
@@ -85,6 +92,13 @@ class DiskTier {
   absl::Status WriteNewFile(const std::vector<LayerState*>& layers, const SessionCommit& commit,
                             Session* session) ABSL_EXCLUSIVE_LOCKS_REQUIRED(session->file_mutex());
   absl::Status Publish(const Session& session);
+  // The session's file, to be gone on with behind its last commit. NOT_FOUND if it is not there, or
+  // shorter than that: then nothing of the session is durable any more. REQUIRES: it has a state.
+  absl::StatusOr<std::unique_ptr<PosixFile>> OpenBehindCommit(Session* session)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(session->file_mutex());
+  bool IsSuperseded(const Session& session);
+  absl::Status RemoveOwned(Session* session)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(session->file_mutex(), owners_mutex_);
 
   DataDir* const dir_;
   const Durability durability_;
@@ -92,8 +106,9 @@ class DiskTier {
   BlockPool* const pool_;
   MemoryBudget* const budget_;
 
-  // Whose the file of an id is: a fork may have taken the place of a session of its id, whose end
-  // must not take the fork's file away. A leaf, but for the directory's own work.
+  // Whose the file of an id is, where it has one, or will be: a fork may take the place of a
+  // session of its id, which may be about to be written, and whose end must not take the fork's
+  // file away. A leaf, but for the directory's own work.
   Mutex owners_mutex_;
   absl::btree_map<std::string, const Session*> owners_ ABSL_GUARDED_BY(owners_mutex_);
 };

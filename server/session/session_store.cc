@@ -281,6 +281,10 @@ absl::Status SessionStore::Impl::PutInPlace(std::shared_ptr<Session> fork, ForkI
     if (info.ok()) item->info = *info;
     return info.status();
   }
+  const std::shared_ptr<Session> known = sessions_.Find(item->session);
+  if (known && disk_) {
+    if (absl::Status s = disk_->Supersede(known.get(), fork.get()); !s.ok()) return s;
+  }
   const std::shared_ptr<Session> old = sessions_.Replace(std::move(fork));
   if (!old) return absl::OkStatus();
   const AloneInGate alone(&old->gate());

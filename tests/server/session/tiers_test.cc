@@ -283,6 +283,58 @@ TEST_F(TiersTest, DeletedAndReplacedSessionsLeaveNoFile) {
   EXPECT_EQ(Info("c").committed_length, 100);
 }
 
+TEST_F(TiersTest, WhatIsReplacedWhileItIsWrittenLeavesTheFileToItsSuccessor) {
+  Start(std::int64_t{1} << 30, absl::Milliseconds(1));
+  Create(SmallSession("source", 2));
+  StepBoth("source", 0, 3000);
+  ASSERT_TRUE(store_->Create(SmallSession("a", 2)).ok());
+  std::atomic<bool> stopped = false;
+  std::vector<std::thread> writers;
+  for (int i = 0; i < 3; ++i) {
+    writers.emplace_back([&] {
+      while (!stopped) store_->Checkpoint("a", 0).IgnoreError();
+    });
+  }
+  for (int i = 0; i < 150; ++i) {
+    ForkItem fork{.source = "source",
+                  .generation = Info("source").generation,
+                  .length = 3000 - i,
+                  .session = "a",
+                  .request_id = absl::StrCat("fork ", i),
+                  .replace = true,
+                  .status = {},
+                  .info = {}};
+    store_->Fork(std::span(&fork, 1));
+    ASSERT_EQ(fork.status, absl::OkStatus());
+    if (i % 10 != 0) continue;
+    // The successor's file is its own, also once it was brought back from it.
+    ASSERT_TRUE(store_->Evict("a", 0).ok());
+    ASSERT_TRUE(store_->Restore("a", 0).ok());
+    ASSERT_EQ(Info("a").committed_length, 3000 - i);
+  }
+  stopped = true;
+  for (std::thread& writer : writers) writer.join();
+  ASSERT_EQ(store_->CheckpointAll(), absl::OkStatus());
+  EXPECT_TRUE(Start().remarks.empty());
+  EXPECT_EQ(Info("a").committed_length, 3000 - 149);
+  EXPECT_TRUE(store_->Restore("a", 0).ok());
+}
+
+TEST_F(TiersTest, ASessionWhoseFileIsGoneIsTruncatedAllTheSame) {
+  Start();
+  Create(SmallSession("a", 2));
+  StepBoth("a", 0, 300);
+  ASSERT_TRUE(store_->Checkpoint("a", 0).ok());
+  std::filesystem::remove(dir_->PathOf("a"));
+  TruncateBoth("a", 200);
+  EXPECT_EQ(Info("a").durable_length, 0);
+  StepBoth("a", 200, 50);
+  ASSERT_TRUE(store_->Checkpoint("a", 0).ok());
+  Start();
+  EXPECT_EQ(Info("a").committed_length, 250);
+  ExpectSameTokens("a");
+}
+
 TEST_F(TiersTest, ACheckpointWritesWhatIsNew) {
   Start();
   ASSERT_TRUE(store_->Create(SmallSession("a", 2)).ok());
