@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <random>
 #include <utility>
 
 #include "absl/container/btree_set.h"
@@ -110,6 +111,8 @@ class SessionStore::Impl {
                                     " bytes has no room for another session"));
   }
   std::uint64_t NewGeneration() { return next_generation_.fetch_add(1); }
+  // From now on all are above one that a file has: those of a file ascend.
+  void GoOnAbove(std::uint64_t generation);
 
   Backend* const backend_;
   MemoryBudget budget_;
@@ -378,6 +381,14 @@ absl::StatusOr<SessionInfo> SessionStore::Impl::PutImported(SessionConfig config
   return session->Info();
 }
 
+void SessionStore::Impl::GoOnAbove(std::uint64_t generation) {
+  if (next_generation_ > generation) return;
+  // Not the next one: the server may have given out more since that file's last commit.
+  constexpr std::uint64_t kBlock = 1 << 24;
+  std::random_device device;
+  next_generation_ = (generation / kBlock + 1 + device() % 65536) * kBlock + 1;
+}
+
 absl::StatusOr<RecoveryReport> SessionStore::Impl::Recover() {
   RecoveryReport report;
   absl::Status s = data_dir_->Scan([&](const ScannedFile& file) {
@@ -391,6 +402,7 @@ absl::StatusOr<RecoveryReport> SessionStore::Impl::Recover() {
       report.remarks.push_back(absl::StrCat(file.path, ": ", contents.tail_bytes,
                                             " bytes behind the last commit are ignored"));
     }
+    GoOnAbove(contents.state.last_commit()->generation);
     const auto session =
         std::make_shared<Session>(contents.state.config(), NewGeneration(), &budget_,
                                   &logical_bytes_, contents.state.fields().create_time);

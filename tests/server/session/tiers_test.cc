@@ -155,6 +155,25 @@ TEST_F(TiersTest, WhatIsDurableSurvivesAndTheWorkerGoesOn) {
   ExpectSameTokens("a");
 }
 
+TEST_F(TiersTest, CheckpointsGoOnAfterEveryRestart) {
+  ASSERT_TRUE(plain_->Create(SmallSession("a", 2)).ok());
+  for (int boot = 0; boot < 6; ++boot) {
+    // As a server's, which are random: above and below those of the boots before.
+    next_generation_ = boot % 2 == 0 ? 1'000'000'000'000U >> boot : 5'000'000'000'000U << boot;
+    Start();
+    const auto session = store_->Create(SmallSession("a", 2));  // the first; then a repeat
+    ASSERT_TRUE(session.ok()) << session.status();
+    const std::uint64_t generation = session->generation;
+    ASSERT_NO_FATAL_FAILURE(StepBoth("a", boot * 100, 100));
+    TruncateBoth("a", boot * 100 + 50);
+    ASSERT_NO_FATAL_FAILURE(StepBoth("a", boot * 100 + 50, 50));
+    EXPECT_GT(Info("a").generation, generation);
+    const auto info = store_->Checkpoint("a", 0);
+    ASSERT_TRUE(info.ok()) << info.status();
+    EXPECT_EQ(info->durable_length, boot * 100 + 100);
+  }
+}
+
 TEST_F(TiersTest, WhatATruncateDropsDoesNotComeBack) {
   Start();
   Create(SmallSession("a", 2));
