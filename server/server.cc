@@ -92,6 +92,11 @@ std::uint64_t FirstGeneration() {
   return (random >> (64 - kRandomBits)) << kCounterBits | 1;
 }
 
+void LogTierFailure(std::string_view session, const absl::Status& status) {
+  Log(LogLevel::kError, "session_file",
+      {{"session", std::string(session)}, {"error", std::string(status.message())}});
+}
+
 void Configure(const Config& config, grpc::ServerBuilder& builder) {
   constexpr int kSecond = 1000;
   const int max_message = static_cast<int>(config.max_message_bytes);
@@ -171,7 +176,8 @@ absl::Status Server::Impl::MakeStore(const Config& config) {
                                    .first_generation = FirstGeneration(),
                                    .data_dir = data_dir_.get(),
                                    .durability = config.durability,
-                                   .checkpoint_interval = config.checkpoint_interval});
+                                   .checkpoint_interval = config.checkpoint_interval,
+                                   .on_tier_failure = LogTierFailure});
   return data_dir_ ? Recover() : absl::OkStatus();
 }
 

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -212,6 +213,10 @@ struct StoreOptions {
   // first, until the low one. 0 < low_watermark <= high_watermark <= 1.
   double low_watermark = 0.85;
   double high_watermark = 0.95;
+  // Told of each checkpoint and eviction that fails; from any thread, with locks held: must not
+  // call the store. Null: no one.
+  std::function<void(std::string_view session, const absl::Status& status)> on_tier_failure =
+      nullptr;
 };
 
 // See server/session/session_export.h and session_import.h.

@@ -88,8 +88,18 @@ absl::Status Tiers::Checkpoint(Session* session) {
   absl::Status s = disk_->Checkpoint(session);
   // Also after an error: a disk that fails is not tried all the time.
   session->NoteCheckpoint(s.ok() ? changes : session->durable_changes());
-  (s.ok() ? checkpoints_ : failures_).fetch_add(1);
+  Count(s, *session, &checkpoints_);
   return s;
+}
+
+void Tiers::Count(const absl::Status& status, const Session& session,
+                  std::atomic<std::int64_t>* successes) {
+  if (status.ok()) {
+    successes->fetch_add(1);
+    return;
+  }
+  failures_.fetch_add(1);
+  if (options_.on_tier_failure) options_.on_tier_failure(session.config()->id, status);
 }
 
 absl::Status Tiers::CheckpointAll() {
@@ -183,7 +193,7 @@ Tiers::Room Tiers::EvictIfUnused(Session* session) ABSL_NO_THREAD_SAFETY_ANALYSI
   if (!gate.alone()) return Room::kBusy;
   if (session->deleted() || session->evicted()) return Room::kNone;
   const absl::Status s = disk_->Evict(session);
-  (s.ok() ? evictions_ : failures_).fetch_add(1);
+  Count(s, *session, &evictions_);
   return s.ok() ? Room::kMade : Room::kNone;
 }
 

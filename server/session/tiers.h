@@ -87,6 +87,8 @@ class Tiers {
   void Pass() noexcept;
   std::vector<EvictionDecision> Plan(std::int64_t wanted);
   Room EvictIfUnused(Session* session);
+  void Count(const absl::Status& status, const Session& session,
+             std::atomic<std::int64_t>* successes);
   absl::Status CheckpointIfChanged(Session* session);
 
   const StoreOptions options_;

@@ -44,7 +44,7 @@ void ExpectSame(const Seen& a, const Seen& b) {
   }
 }
 
-constexpr StoreOptions Options(std::int64_t budget) {
+StoreOptions Options(std::int64_t budget) {
   // Nothing in the background: calls of the backend are counted, and tests of their own tell of it.
   return {
       .memory_budget_bytes = budget, .settle_after = absl::InfiniteDuration(), .prepared_pages = 0};

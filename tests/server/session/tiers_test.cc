@@ -45,6 +45,11 @@ class TiersTest : public StoreOnCpu {
                          .data_dir = dir_.get(),
                          .durability = Durability::kWritten,
                          .checkpoint_interval = interval};
+    options.on_tier_failure = [this](std::string_view session, const absl::Status& status) {
+      EXPECT_FALSE(status.ok());
+      EXPECT_FALSE(session.empty());
+      ++failures_told_;
+    };
     options.first_generation = next_generation_ += 1000;
     store_ = std::make_unique<SessionStore>(backend_.get(), options);
     auto report = store_->Recover();
@@ -86,6 +91,7 @@ class TiersTest : public StoreOnCpu {
   std::unique_ptr<DataDir> dir_;
   std::unique_ptr<SessionStore> plain_;
   std::uint64_t next_generation_ = 0;
+  std::atomic<int> failures_told_ = 0;
 };
 
 TEST_F(TiersTest, MovingChangesNoAnswer) {
@@ -393,6 +399,19 @@ TEST_F(TiersTest, WithoutADirectoryNothingMoves) {
     EXPECT_TRUE(absl::IsFailedPrecondition(s)) << s;
   }
   EXPECT_EQ(store_->CheckpointAll(), absl::OkStatus());
+}
+
+TEST_F(TiersTest, ACheckpointThatFailsIsTold) {
+  Start();
+  ASSERT_TRUE(store_->Create(SmallSession("a")).ok());
+  Fill("a", 0, 100);
+  std::filesystem::remove_all(folder_ + "/data/sessions");
+  EXPECT_FALSE(store_->Checkpoint("a", 0).ok());
+  EXPECT_EQ(failures_told_, 1);
+  EXPECT_EQ(store_->Totals().tier_failures, 1);
+  std::filesystem::create_directory(folder_ + "/data/sessions");
+  EXPECT_TRUE(store_->Checkpoint("a", 0).ok());
+  EXPECT_EQ(Info("a").durable_length, 100);
 }
 
 TEST_F(TiersTest, ADamagedFileIsToldAndKept) {
