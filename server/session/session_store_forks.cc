@@ -1,0 +1,127 @@
+// How sessions begin as others are: by a prefix, or by a fork.
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/container/btree_set.h"
+#include "absl/strings/str_cat.h"
+#include "server/base/error.h"
+#include "server/session/item_check.h"
+#include "server/session/session_store_impl.h"
+
+namespace oscarkv {
+
+namespace {
+
+// Whether tokens of one are what the same tokens are in the other.
+bool AreAlike(const SessionConfig& a, const SessionConfig& b) {
+  return a.tenant == b.tenant && a.model == b.model && a.model_revision == b.model_revision &&
+         a.rope_digest == b.rope_digest && a.storage == b.storage &&
+         a.position_base == b.position_base && a.layers == b.layers &&
+         a.value_folded == b.value_folded;
+}
+
+}  // namespace
+
+void SessionStore::Impl::ReusePrefix(Session* session) {
+  const SessionConfig& config = *session->config();
+  for (auto prefix = config.prefix_keys.rbegin(); prefix != config.prefix_keys.rend(); ++prefix) {
+    for (const auto& holder : prefixes_.Find(config.tenant, prefix->key)) {
+      if (!AreAlike(*holder->config(), config)) continue;
+      // Cheaper than to compute the prefix again.
+      if (!tiers_.EnsureResident(holder.get()).ok()) continue;
+      const InGate in_gate(&holder->gate());
+      if (holder->deleted() || holder->evicted() || !holder->HoldsPrefix(prefix->length)) continue;
+      if (holder->LendPrefix(prefix->length, session)) return;
+    }
+  }
+}
+
+void SessionStore::Impl::Fork(std::span<ForkItem> items) {
+  std::vector<std::shared_ptr<Session>> forks(items.size());
+  absl::btree_set<std::string> ids;
+  for (std::size_t i = 0; i < items.size(); ++i) {
+    if (!ids.insert(items[i].session).second) {
+      items[i].status =
+          InvalidField("session", items[i].session, "an id that no other item of the request has");
+      continue;
+    }
+    absl::StatusOr<std::shared_ptr<Session>> fork = MakeFork(&items[i]);
+    items[i].status = fork.status();
+    if (fork.ok()) forks[i] = *std::move(fork);
+  }
+  for (std::size_t i = 0; i < items.size(); ++i) {
+    if (forks[i]) items[i].status = PutInPlace(std::move(forks[i]), &items[i]);
+  }
+}
+
+absl::StatusOr<std::shared_ptr<Session>> SessionStore::Impl::MakeFork(ForkItem* item) {
+  // What tells it from other requests, where its id is taken.
+  const std::string digest =
+      absl::StrCat("fork ", item->source, " ", item->generation, " ", item->length.value_or(-1));
+  if (const auto other = sessions_.Find(item->session)) {
+    SessionConfig asked;
+    asked.id = item->session;
+    asked.request_id = item->request_id;
+    asked.content_digest = digest;
+    absl::StatusOr<SessionInfo> info = Repeated(asked, *other);
+    if (info.ok()) {
+      item->info = *std::move(info);
+      return nullptr;
+    }
+    if (!item->replace) return info.status();
+  }
+
+  const absl::StatusOr<std::shared_ptr<Session>> found = Find(item->source);
+  if (!found.ok()) return found.status();
+  Session& source = **found;
+  SessionConfig config = *source.config();
+  config.id = item->session;
+  config.request_id = item->request_id;
+  config.content_digest = digest;
+  config.prefix_keys = {};
+  auto fork =
+      std::make_shared<Session>(std::move(config), NewGeneration(), &budget_, &logical_bytes_);
+  if (absl::Status s = ReserveFor(fork.get()); !s.ok()) return s;
+
+  const AloneInGate alone(&source.gate());
+  if (source.deleted()) return SessionNotFound(item->source);
+  const SessionInfo info = source.Info();
+  if (item->generation != info.generation) {
+    return GenerationMismatch(item->generation, info.generation, info.committed_length);
+  }
+  const std::int64_t length = item->length.value_or(info.committed_length);
+  absl::Status status = CheckKept(length, info.committed_length, info);
+  if (status.ok()) status = tiers_.Restore(&source);
+  if (!status.ok()) return status;
+  status = source.Fork(length, fork.get());
+  if (!status.ok()) return status;
+  fork->NoteChange();
+  return fork;
+}
+
+absl::Status SessionStore::Impl::PutInPlace(std::shared_ptr<Session> fork, ForkItem* item) {
+  item->info = fork->Info();
+  if (!item->replace) {
+    const auto other = sessions_.Insert(fork);
+    if (!other) return absl::OkStatus();
+    absl::StatusOr<SessionInfo> info = Repeated(*fork->config(), *other);
+    if (info.ok()) item->info = *info;
+    return info.status();
+  }
+  const std::shared_ptr<Session> known = sessions_.Find(item->session);
+  if (known && disk_) {
+    if (absl::Status s = disk_->Supersede(known.get(), fork.get()); !s.ok()) return s;
+  }
+  const std::shared_ptr<Session> old = sessions_.Replace(std::move(fork));
+  if (!old) return absl::OkStatus();
+  const AloneInGate alone(&old->gate());
+  prefixes_.Remove(*old);
+  if (old->deleted()) return absl::OkStatus();
+  old->Delete();
+  return disk_ ? disk_->Remove(old.get()) : absl::OkStatus();
+}
+
+}  // namespace oscarkv

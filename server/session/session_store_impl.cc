@@ -1,0 +1,180 @@
+#include "server/session/session_store_impl.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "server/base/error.h"
+#include "server/base/kernel_status.h"
+#include "server/session/item_check.h"
+
+namespace oscarkv {
+
+absl::StatusOr<SessionInfo> SessionStore::Impl::Create(SessionConfig config) {
+  // A repeat needs no memory.
+  if (const auto other = sessions_.Find(config.id)) return Repeated(config, *other);
+  const auto session =
+      std::make_shared<Session>(std::move(config), NewGeneration(), &budget_, &logical_bytes_);
+  if (absl::Status s = ReserveFor(session.get()); !s.ok()) return s;
+  ReusePrefix(session.get());
+  if (const auto other = sessions_.Insert(session)) return Repeated(*session->config(), *other);
+  const InGate in_gate(&session->gate());  // where it is not deleted meanwhile
+  if (!session->deleted()) prefixes_.Add(session);
+  return session->Info();
+}
+
+absl::Status SessionStore::Impl::CheckNamed(const Session& session, std::uint64_t generation) {
+  if (session.deleted()) return SessionNotFound(session.config()->id);
+  const std::uint64_t current = session.generation();
+  if (generation == 0 || generation == current) return absl::OkStatus();
+  return GenerationMismatch(generation, current, session.Info().committed_length);
+}
+
+absl::Status SessionStore::Impl::ReserveFor(Session* session) {
+  if (session->ReserveOwnMemory()) return absl::OkStatus();
+  if (Tiers::Patience(&tiers_).TryAgain(tiers_.usual_room()) && session->ReserveOwnMemory()) {
+    return absl::OkStatus();
+  }
+  return OutOfMemory(absl::StrCat("the memory budget of ", budget_.total(),
+                                  " bytes has no room for another session"));
+}
+
+absl::StatusOr<SessionInfo> SessionStore::Impl::Repeated(const SessionConfig& asked,
+                                                         const Session& other) {
+  const SessionConfig& there = *other.config();
+  if (asked.request_id == there.request_id && asked.content_digest == there.content_digest) {
+    return other.Info();
+  }
+  return MakeError(
+      absl::StatusCode::kAlreadyExists,
+      absl::StrCat("session \"", asked.id, "\" exists, made by another request"),
+      {.reason = "SESSION_EXISTS", .metadata = {{"field", "session"}, {"value", asked.id}}});
+}
+
+absl::StatusOr<std::shared_ptr<Session>> SessionStore::Impl::Find(std::string_view id) const {
+  std::shared_ptr<Session> session = sessions_.Find(id);
+  if (!session) return SessionNotFound(id);
+  return session;
+}
+
+absl::Status SessionStore::Impl::Delete(std::string_view id, std::uint64_t generation) {
+  const absl::StatusOr<std::shared_ptr<Session>> found = Find(id);
+  if (!found.ok()) return found.status();
+  Session& session = **found;
+  const AloneInGate alone(&session.gate());
+  if (absl::Status s = CheckNamed(session, generation); !s.ok()) return s;
+  if (disk_) {
+    if (absl::Status s = disk_->Remove(&session); !s.ok()) return s;
+  }
+  session.Delete();
+  prefixes_.Remove(session);
+  sessions_.Erase(session);  // a fork may have taken its place
+  return absl::OkStatus();
+}
+
+absl::StatusOr<SessionInfo> SessionStore::Impl::Truncate(std::string_view id,
+                                                         const TruncateRecord& asked) {
+  const absl::StatusOr<std::shared_ptr<Session>> found = Find(id);
+  if (!found.ok()) return found.status();
+  Session& session = **found;
+  const AloneInGate alone(&session.gate());
+  if (session.deleted()) return SessionNotFound(id);
+  const SessionInfo info = session.Info();
+  if (session.IsRepeat(asked)) return info;
+  if (asked.generation != info.generation) {
+    return GenerationMismatch(asked.generation, info.generation, info.committed_length);
+  }
+  std::int64_t longest = 0;
+  for (const LayerStats& layer : info.layers) longest = std::max(longest, layer.length);
+  absl::Status status = CheckKept(asked.length, longest, info);
+  if (status.ok()) status = tiers_.Restore(&session);
+  const std::uint64_t new_generation = NewGeneration();
+  if (status.ok() && disk_) status = disk_->Truncate(asked, new_generation, &session);
+  if (!status.ok()) return status;
+  session.Truncate(asked, new_generation);
+  session.NoteChange();
+  return session.Info();
+}
+
+absl::Status SessionStore::Impl::Read(const std::shared_ptr<const SessionConfig>& config,
+                                      std::uint64_t generation, int layer,
+                                      const ReadItem& request) {
+  absl::StatusOr<std::shared_ptr<Session>> found = Find(config->id);
+  if (!found.ok()) return found.status();
+  if ((*found)->config() != config) {
+    const SessionInfo info = (*found)->Info();
+    return GenerationMismatch(generation, info.generation, info.committed_length);
+  }
+  const std::optional<std::size_t> index = (*found)->IndexOf(layer);
+  if (!index) return LayerNotFound(config->id, layer);
+  (*found)->NoteUse();
+  if (absl::Status s = tiers_.EnsureResident(found->get()); !s.ok()) return s;
+  const LayerLease lease(*std::move(found), *index);
+  if (lease.session().deleted()) return SessionNotFound(config->id);
+  if (lease.session().evicted()) {
+    return MakeError(absl::StatusCode::kUnavailable, "the session was evicted meanwhile",
+                     {.reason = "SESSION_EVICTED", .retry_after = absl::Milliseconds(10)});
+  }
+  const std::uint64_t current = lease.session().generation();
+  const std::int64_t length = lease.state().length();
+  if (generation != current) return GenerationMismatch(generation, current, length);
+  if (request.begin < 0 || request.begin > length) {
+    return InvalidField("begin", absl::StrCat(request.begin), absl::StrCat("0 to ", length));
+  }
+  if (request.tokens < 0 || request.tokens > length - request.begin) {
+    return InvalidField("num_tokens", absl::StrCat(request.tokens),
+                        absl::StrCat("0 to ", length - request.begin));
+  }
+  if (request.tokens == 0) return absl::OkStatus();
+  const std::int64_t kept_from = lease.state().kept_from();
+  if (request.begin < kept_from &&
+      request.begin + request.tokens > lease.state().spec().codec.sinks) {
+    return TokensFreed("begin", request.begin, kept_from);
+  }
+  ReadItem item = request;
+  item.layer = lease.state().View();
+  return FromKernelStatus(backend_->ReadTokens(std::span(&item, 1)));
+}
+
+void SessionStore::Impl::RunBatch(std::span<BatchItem* const> items, BatchKind kind) {
+  Batch(context(), items, kind).Run();
+  if (!disk_) return;
+  Tiers::Patience patience(&tiers_);
+  std::vector<BatchItem*> refused;
+  while (true) {
+    refused.clear();
+    for (BatchItem* item : items) {
+      if (absl::IsResourceExhausted(item->status)) refused.push_back(item);
+    }
+    if (refused.empty() || !patience.TryAgain(tiers_.usual_room())) return;
+    Batch(context(), refused, kind).Run();
+  }
+}
+
+StoreTotals SessionStore::Impl::Totals() const {
+  const BackendInfo backend = backend_->Info();
+  std::int64_t evicted = 0;
+  for (const std::shared_ptr<Session>& session : sessions_.All()) {
+    evicted += session->evicted() ? 1 : 0;
+  }
+  return {.sessions = static_cast<std::int64_t>(sessions_.size()),
+          .budget_bytes = budget_.total(),
+          .resident_bytes = budget_.used(),
+          .logical_bytes = logical_bytes_.load(std::memory_order_relaxed),
+          .block_bytes = backend.block_bytes,
+          .held_bytes = backend.held_bytes,
+          .evicted_sessions = evicted,
+          .evictions = tiers_.evictions(),
+          .restores = tiers_.restores(),
+          .checkpoints = tiers_.checkpoints(),
+          .tier_failures = tiers_.failures(),
+          .settle_failures = settler_.failures(),
+          .pages_prepared = preparer_.pages(),
+          .prepare_failures = preparer_.failures()};
+}
+
+}  // namespace oscarkv

@@ -1,0 +1,105 @@
+// The parts of a session store, and what it does with them. Private to session_store*.cc.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string_view>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "server/pages/block_pool.h"
+#include "server/pages/memory_budget.h"
+#include "server/session/batch.h"
+#include "server/session/disk_tier.h"
+#include "server/session/prefix_index.h"
+#include "server/session/preparer.h"
+#include "server/session/session.h"
+#include "server/session/session_store.h"
+#include "server/session/session_table.h"
+#include "server/session/settler.h"
+#include "server/session/tiers.h"
+
+namespace oscarkv {
+
+enum class TierMove : std::uint8_t { kEvict, kRestore, kCheckpoint };
+
+// Members end in reverse order: the threads first, then the sessions, then what they stand on.
+class SessionStore::Impl {
+ public:
+  Impl(Backend* backend, const StoreOptions& options)
+      : backend_(backend),
+        budget_(options.memory_budget_bytes),
+        pool_(backend, &budget_),
+        next_generation_(options.first_generation),
+        disk_(options.data_dir ? std::make_unique<DiskTier>(options.data_dir, options.durability,
+                                                            backend, &pool_, &budget_)
+                               : nullptr),
+        data_dir_(options.data_dir),
+        tiers_(options, &sessions_, disk_.get(), &budget_),
+        preparer_(backend, &pool_, &budget_, options.prepared_pages),
+        settler_(context(), options.settle_after) {
+    if (options.prepared_pages > 0) preparer_.Start();
+  }
+
+  absl::StatusOr<SessionInfo> Create(SessionConfig config);
+  absl::StatusOr<std::shared_ptr<Session>> Find(std::string_view id) const;
+  absl::Status Delete(std::string_view id, std::uint64_t generation);
+  absl::StatusOr<SessionInfo> Truncate(std::string_view id, const TruncateRecord& asked);
+  void Fork(std::span<ForkItem> items);
+  absl::Status Read(const std::shared_ptr<const SessionConfig>& config, std::uint64_t generation,
+                    int layer, const ReadItem& request);
+  absl::StatusOr<std::unique_ptr<SessionExport>> Export(std::string_view id,
+                                                        std::uint64_t generation);
+  std::unique_ptr<SessionImport> Import(ImportOptions options);
+  absl::StatusOr<RecoveryReport> Recover();
+  absl::StatusOr<SessionInfo> Move(std::string_view id, std::uint64_t generation, TierMove move);
+  absl::Status CheckpointAll() { return tiers_.CheckpointAll(); }
+  void RunBatch(std::span<BatchItem* const> items, BatchKind kind);
+  StoreTotals Totals() const;
+
+  const SessionTable& sessions() const { return sessions_; }
+  Settler& settler() { return settler_; }
+  BatchContext context() {
+    return {.sessions = &sessions_,
+            .backend = backend_,
+            .pool = &pool_,
+            .budget = &budget_,
+            .preparer = &preparer_,
+            .tiers = disk_ ? &tiers_ : nullptr};
+  }
+
+ private:
+  // For who is in the session's gate: whether it is there, and of that generation; 0: of any.
+  static absl::Status CheckNamed(const Session& session, std::uint64_t generation);
+  // The answer to a create of a session that is there.
+  static absl::StatusOr<SessionInfo> Repeated(const SessionConfig& asked, const Session& other);
+  absl::StatusOr<SessionInfo> PutImported(SessionConfig config, const SessionFileState& state,
+                                          SessionLoader* loader);
+  // Makes `session`, which is empty, a fork of the session with the longest prefix that it names.
+  void ReusePrefix(Session* session);
+  // The session that the item asks for, for nobody to find yet. Null: it is there, see item->info.
+  absl::StatusOr<std::shared_ptr<Session>> MakeFork(ForkItem* item);
+  absl::Status PutInPlace(std::shared_ptr<Session> fork, ForkItem* item);
+  // What it takes before its first token; makes room for it if need be.
+  absl::Status ReserveFor(Session* session);
+  std::uint64_t NewGeneration() { return next_generation_.fetch_add(1); }
+  // From now on all are above one that a file has: those of a file ascend.
+  void GoOnAbove(std::uint64_t generation);
+
+  Backend* const backend_;
+  MemoryBudget budget_;
+  BlockPool pool_;
+  std::atomic<std::uint64_t> next_generation_;
+  std::atomic<std::int64_t> logical_bytes_{0};  // of all sessions
+  SessionTable sessions_;
+  PrefixIndex prefixes_;
+  const std::unique_ptr<DiskTier> disk_;
+  DataDir* const data_dir_;
+  Tiers tiers_;
+  Preparer preparer_;
+  Settler settler_;
+};
+
+}  // namespace oscarkv
