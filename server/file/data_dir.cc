@@ -236,8 +236,12 @@ absl::Status DataDir::Publish(std::string_view session_id, Durability durability
 absl::Status DataDir::Remove(std::string_view session_id, Durability durability) {
   if (absl::Status s = CheckUsable(session_id); !s.ok()) return s;
   const std::string path = PathOf(session_id);
-  absl::Status s = RemoveFile(path, calls_);
-  return s.ok() && durability == Durability::kSynced ? SyncDirectoryOf(path, calls_) : s;
+  const absl::Status removed = RemoveFile(path, calls_);
+  // Where there is none, an earlier call may have failed to sync.
+  const bool is_gone = removed.ok() || absl::IsNotFound(removed);
+  if (!is_gone || durability != Durability::kSynced) return removed;
+  absl::Status s = SyncDirectoryOf(path, calls_);
+  return s.ok() ? removed : s;
 }
 
 // Moves a session file to a name that is not among `taken`, and changes `path` to it.

@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -41,6 +42,8 @@ class SessionFileWriter {
 
   // With all that was added, also what is not committed yet.
   const SessionFileState& state() const { return state_; }
+  // Only the destructor may be called then.
+  SessionFileState TakeState() && { return std::move(state_); }
   // Bytes of the file, also those that the sink does not have yet.
   std::uint64_t size() const { return size_; }
 

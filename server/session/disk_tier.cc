@@ -75,12 +75,18 @@ absl::Status DiskTier::Evict(Session* session) {
 absl::Status DiskTier::Truncate(const TruncateRecord& asked, std::uint64_t new_generation,
                                 Session* session) {
   MutexLock file_lock(&session->file_mutex());
-  std::optional<SessionFileState>& state = session->file().state;
+  const std::optional<SessionFileState>& state = session->file().state;
+  if (!state) return RemoveOwned(session, nullptr);
+  const SessionCommit& last = *state->last_commit();
   const auto is_longer = [&asked](const FileLayer& layer) { return layer.length() > asked.length; };
-  if (!state || std::none_of(state->layers().begin(), state->layers().end(), is_longer)) {
+  const auto is_dropped = [&](const PrefixKey& prefix) {
+    return asked.length < prefix.length && prefix.length <= last.prefix_limit;
+  };
+  const std::vector<PrefixKey>& prefixes = session->config()->prefix_keys;
+  if (std::none_of(state->layers().begin(), state->layers().end(), is_longer) &&
+      std::none_of(prefixes.begin(), prefixes.end(), is_dropped)) {
     return absl::OkStatus();
   }
-  const SessionCommit& last = *state->last_commit();
   SessionCommit commit{.generation = new_generation,
                        .time = absl::Now(),
                        .retention = last.retention,
@@ -90,22 +96,17 @@ absl::Status DiskTier::Truncate(const TruncateRecord& asked, std::uint64_t new_g
     commit.layers.push_back({.length = std::min(layer.length, asked.length)});
   }
   session->SetDurableLength(CommittedLength(commit));  // also if it fails: it may be on the disk
-  auto file = OpenBehindCommit(session);
-  if (absl::IsNotFound(file.status())) {
-    state.reset();
-    session->SetDurableLength(0);
-    return absl::OkStatus();
-  }
-  if (!file.ok()) return file.status();
-  absl::Status s;
-  SessionFileWriter writer(*state, file->get());
-  for (std::size_t i = 0; s.ok() && i < state->layers().size(); ++i) {
-    if (is_longer(state->layers()[i])) s = writer.Truncate(i, asked.length);
-  }
-  if (s.ok()) s = writer.Commit(commit, durability_);
-  s.Update((*file)->Close());
-  if (s.ok()) state = writer.state();
-  return s;
+  absl::Status s = Extend(
+      commit,
+      [&](SessionFileWriter* writer) {
+        absl::Status added;
+        for (std::size_t i = 0; added.ok() && i < writer->state().layers().size(); ++i) {
+          if (is_longer(writer->state().layers()[i])) added = writer->Truncate(i, asked.length);
+        }
+        return added;
+      },
+      session);
+  return absl::IsNotFound(s) ? RemoveOwned(session, nullptr) : s;
 }
 
 absl::Status DiskTier::Restore(Session* session) {
@@ -123,15 +124,34 @@ absl::Status DiskTier::Restore(Session* session) {
 
 absl::Status DiskTier::Remove(Session* session) {
   MutexLock file_lock(&session->file_mutex());
-  MutexLock lock(&owners_mutex_);
-  return RemoveOwned(session);
+  return RemoveOwned(session, nullptr);
 }
 
 absl::Status DiskTier::Supersede(Session* old, const Session* successor) {
   MutexLock file_lock(&old->file_mutex());
-  MutexLock lock(&owners_mutex_);
-  absl::Status s = RemoveOwned(old);
-  if (s.ok()) owners_[successor->config()->id] = successor;
+  return RemoveOwned(old, successor);
+}
+
+absl::Status DiskTier::RemoveOwned(Session* session, const Session* successor) {
+  const std::string& id = session->config()->id;
+  absl::Status s;
+  {
+    MutexLock lock(&owners_mutex_);
+    const auto owner = owners_.find(id);
+    const bool owns = owner != owners_.end() && owner->second == session;
+    if (owns) s = dir_->Remove(id, durability_);
+    if (absl::IsNotFound(s)) s = absl::OkStatus();
+    if (s.ok() && successor) {
+      owners_[id] = successor;
+    } else if (s.ok() && owns) {
+      owners_.erase(owner);
+    }
+  }
+  // If it fails, the file may be gone or not; but one that is evicted has nothing else.
+  if (s.ok() || !session->evicted()) {
+    session->file().state.reset();
+    session->SetDurableLength(0);
+  }
   return s;
 }
 
@@ -139,16 +159,6 @@ bool DiskTier::IsSuperseded(const Session& session) {
   MutexLock lock(&owners_mutex_);
   const auto owner = owners_.find(session.config()->id);
   return owner != owners_.end() && owner->second != &session;
-}
-
-absl::Status DiskTier::RemoveOwned(Session* session) {
-  const auto owner = owners_.find(session->config()->id);
-  if (owner == owners_.end() || owner->second != session) return absl::OkStatus();
-  absl::Status s = dir_->Remove(session->config()->id, durability_);
-  if (!s.ok() && !absl::IsNotFound(s)) return s;
-  owners_.erase(owner);
-  session->file().state.reset();
-  return absl::OkStatus();
 }
 
 std::int64_t DiskTier::LiveBytes(Session* session) const {
@@ -178,17 +188,49 @@ absl::Status DiskTier::Save(const std::vector<LayerState*>& layers, const Sessio
 
 absl::Status DiskTier::Write(const std::vector<LayerState*>& layers, const SessionCommit& commit,
                              std::int64_t unchanged_to, Session* session) {
+  const std::optional<SessionFileState>& state = session->file().state;
+  // The file is of a later generation where a truncate got no further than there.
+  if (!state || state->last_commit()->generation > commit.generation) {
+    return WriteNewFile(layers, commit, session);
+  }
+  if (IsWorthCompacting(*state)) {
+    absl::Status s = WriteNewFile(layers, commit, session);
+    // The disk may have no room for two, but for what is new.
+    if (!absl::IsResourceExhausted(s) || !state) return s;
+  }
+  absl::Status s = Extend(
+      commit,
+      [&](SessionFileWriter* writer) { return SaveLayers(layers, unchanged_to, backend_, writer); },
+      session);
+  return absl::IsNotFound(s) ? WriteNewFile(layers, commit, session) : s;
+}
+
+absl::Status DiskTier::Extend(const SessionCommit& commit,
+                              absl::FunctionRef<absl::Status(SessionFileWriter*)> add,
+                              Session* session) {
   std::optional<SessionFileState>& state = session->file().state;
-  if (!state || IsWorthCompacting(*state)) return WriteNewFile(layers, commit, session);
   auto file = OpenBehindCommit(session);
-  if (absl::IsNotFound(file.status())) return WriteNewFile(layers, commit, session);
   if (!file.ok()) return file.status();
   SessionFileWriter writer(*state, file->get());
-  absl::Status s = SaveLayers(layers, unchanged_to, backend_, &writer);
-  if (s.ok() && writer.size() == state->committed_end() && IsSameCommit(*state, commit)) return s;
+  const std::uint64_t end = state->committed_end();
+  // Until it is known how this ends it is not known what the file has.
+  std::optional<SessionFileState> before;
+  before.swap(state);
+  absl::Status s = add(&writer);
+  if (s.ok() && writer.size() == end && IsSameCommit(*before, commit)) {
+    before.swap(state);
+    return s;
+  }
   s.Update(writer.Commit(commit, durability_));
-  s.Update((*file)->Close());
-  if (s.ok()) state = writer.state();
+  if (s.ok()) s = (*file)->Close();
+  if (s.ok()) {
+    state = std::move(writer).TakeState();
+    return s;
+  }
+  // What was written may be a commit that nobody is told of, and takes room: away with it.
+  absl::Status cut = (*file)->Cut(end);
+  if (cut.ok() && durability_ == Durability::kSynced) cut = (*file)->Sync();
+  if (cut.ok()) before.swap(state);
   return s;
 }
 
@@ -209,26 +251,40 @@ absl::Status DiskTier::WriteNewFile(const std::vector<LayerState*>& layers,
   const std::string path = dir_->TemporaryPathOf(session->config()->id);
   absl::Status s = RemoveFile(path, dir_->calls());  // of one that failed
   if (!s.ok() && !absl::IsNotFound(s)) return s;
+  absl::StatusOr<SessionFileState> written = WriteTemporary(path, layers, commit, *session);
+  s = written.status();
+  if (s.ok()) {
+    session->file().state.reset();  // if publishing fails it is not known which file has the name
+    s = Publish(*session);
+  }
+  if (s.ok()) {
+    session->file().state = *std::move(written);
+  } else {
+    RemoveFile(path, dir_->calls()).IgnoreError();  // it takes room
+  }
+  return s;
+}
+
+absl::StatusOr<SessionFileState> DiskTier::WriteTemporary(const std::string& path,
+                                                          const std::vector<LayerState*>& layers,
+                                                          const SessionCommit& commit,
+                                                          const Session& session) {
   auto file = PosixFile::Create(path, dir_->calls());
   if (!file.ok()) return file.status();
-  SessionFields fields{.config = *session->config(), .create_time = session->Info().create_time};
+  SessionFields fields{.config = *session.config(), .create_time = session.Info().create_time};
   auto writer = SessionFileWriter::Create(std::move(fields), dir_->NewFileId(), file->get());
   if (!writer.ok()) return writer.status();
-  s = SaveLayers(layers, 0, backend_, writer->get());
+  absl::Status s = SaveLayers(layers, 0, backend_, writer->get());
   s.Update((*writer)->Commit(commit, durability_));
   s.Update((*file)->Close());
   if (!s.ok()) return s;
-  session->file().state.reset();  // if publishing fails it is not known which file has the name
-  s = Publish(*session);
-  if (s.ok()) session->file().state = (*writer)->state();
-  return s;
+  return std::move(**writer).TakeState();
 }
 
 absl::Status DiskTier::Publish(const Session& session) {
   MutexLock lock(&owners_mutex_);
-  absl::Status s = dir_->Publish(session.config()->id, durability_);
-  if (s.ok()) owners_[session.config()->id] = &session;
-  return s;
+  owners_[session.config()->id] = &session;  // also if it fails: the file may have its name by then
+  return dir_->Publish(session.config()->id, durability_);
 }
 
 }  // namespace oscarkv

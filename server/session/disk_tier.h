@@ -16,12 +16,14 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/container/btree_map.h"
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "kernels/api/backend.h"
 #include "server/base/mutex.h"
 #include "server/file/data_dir.h"
 #include "server/file/posix_file.h"
+#include "server/file/session_file_writer.h"
 #include "server/pages/block_pool.h"
 #include "server/pages/memory_budget.h"
 #include "server/session/session.h"
@@ -43,7 +45,8 @@ class DiskTier {
   absl::Status Evict(Session* session) ABSL_EXCLUSIVE_LOCKS_REQUIRED(session->gate());
   // Truncates what the file has, before the session is truncated: tokens that were dropped must not
   // come back with a restart, where others may have their places by then. Costs nothing where the
-  // file is no longer than that. After an error the file may be truncated or not.
+  // file is no longer than that, and keys of prefixes are dropped there too. A file of which it is
+  // not known what it has goes. After an error the file may be truncated or not.
   absl::Status Truncate(const TruncateRecord& asked, std::uint64_t new_generation, Session* session)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(session->gate());
   // Brings an evicted session back; OK if it is not evicted. DATA_LOSS where its file is damaged.
@@ -89,16 +92,27 @@ class DiskTier {
   absl::Status Write(const std::vector<LayerState*>& layers, const SessionCommit& commit,
                      std::int64_t unchanged_to, Session* session)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(session->file_mutex());
+  // Adds records to the session's file, and commits. If it fails, the file is as it was, or it is
+  // not known what it has. Errors as OpenBehindCommit's. REQUIRES: it has a state.
+  absl::Status Extend(const SessionCommit& commit,
+                      absl::FunctionRef<absl::Status(SessionFileWriter*)> add, Session* session)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(session->file_mutex());
   absl::Status WriteNewFile(const std::vector<LayerState*>& layers, const SessionCommit& commit,
                             Session* session) ABSL_EXCLUSIVE_LOCKS_REQUIRED(session->file_mutex());
+  absl::StatusOr<SessionFileState> WriteTemporary(const std::string& path,
+                                                  const std::vector<LayerState*>& layers,
+                                                  const SessionCommit& commit,
+                                                  const Session& session);
   absl::Status Publish(const Session& session);
   // The session's file, to be gone on with behind its last commit. NOT_FOUND if it is not there, or
   // shorter than that: then nothing of the session is durable any more. REQUIRES: it has a state.
   absl::StatusOr<std::unique_ptr<PosixFile>> OpenBehindCommit(Session* session)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(session->file_mutex());
   bool IsSuperseded(const Session& session);
-  absl::Status RemoveOwned(Session* session)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(session->file_mutex(), owners_mutex_);
+  // Removes the session's file, if it may have one; its id's file is the successor's then, if that
+  // is not null.
+  absl::Status RemoveOwned(Session* session, const Session* successor)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(session->file_mutex());
 
   DataDir* const dir_;
   const Durability durability_;

@@ -111,7 +111,8 @@ class Session {
 
   // What is known of its file: taken after the gate, and kept while the file is written.
   struct File {
-    std::optional<SessionFileState> state;  // at the last commit; none: there is no file
+    // At the last commit. None: there is no file, or after an error it is not known what it has.
+    std::optional<SessionFileState> state;
   };
   Mutex& file_mutex() ABSL_LOCK_RETURNED(file_mutex_) { return file_mutex_; }
   File& file() ABSL_EXCLUSIVE_LOCKS_REQUIRED(file_mutex_) { return file_; }

@@ -25,6 +25,7 @@
 #include "server/base/error.h"
 #include "server/file/posix_file.h"
 #include "server/session/session_limits.h"
+#include "tests/server/file/failing_calls.h"
 #include "tests/server/file/file_testing.h"
 #include "tests/server/file/known_files.h"
 
@@ -33,66 +34,6 @@ namespace {
 
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
-
-// Calls of which one fails, or all from one on, as after the end of the process or the disk.
-struct FailingCalls : SystemCalls {
-  int fail_at = -1;  // the how manieth call
-  bool for_good = false;
-  int error = EIO;
-  bool no_renames = false;
-  int made = 0;
-
-  bool Fails() {
-    const int call = made++;
-    if (fail_at < 0 || call < fail_at || (call > fail_at && !for_good)) return false;
-    errno = error;
-    return true;
-  }
-  bool hit() const { return fail_at >= 0 && made > fail_at; }
-
-  int Open(const char* path, int flags, mode_t mode) override {
-    return Fails() ? -1 : SystemCalls::Open(path, flags, mode);
-  }
-  int Close(int file) override {  // closes also where it fails, as Linux does
-    const bool fails = Fails();
-    const int result = SystemCalls::Close(file);
-    if (fails) errno = error;
-    return fails ? -1 : result;
-  }
-  ssize_t Pwrite(int file, const void* bytes, std::size_t count, off_t offset) override {
-    return Fails() ? -1 : SystemCalls::Pwrite(file, bytes, count, offset);
-  }
-  ssize_t Pread(int file, void* bytes, std::size_t count, off_t offset) override {
-    return Fails() ? -1 : SystemCalls::Pread(file, bytes, count, offset);
-  }
-  int Fdatasync(int file) override { return Fails() ? -1 : SystemCalls::Fdatasync(file); }
-  int Fsync(int file) override { return Fails() ? -1 : SystemCalls::Fsync(file); }
-  int Ftruncate(int file, off_t length) override {
-    return Fails() ? -1 : SystemCalls::Ftruncate(file, length);
-  }
-  int Rename(const char* from, const char* to) override {
-    errno = error;
-    return no_renames || Fails() ? -1 : SystemCalls::Rename(from, to);
-  }
-  int Unlink(const char* path) override { return Fails() ? -1 : SystemCalls::Unlink(path); }
-  int Mkdir(const char* path, mode_t mode) override {
-    return Fails() ? -1 : SystemCalls::Mkdir(path, mode);
-  }
-  DIR* Opendir(const char* path) override { return Fails() ? nullptr : SystemCalls::Opendir(path); }
-  dirent* Readdir(DIR* directory) override {
-    return Fails() ? nullptr : SystemCalls::Readdir(directory);
-  }
-  int Closedir(DIR* directory) override {
-    (void)Fails();
-    return SystemCalls::Closedir(directory);
-  }
-  int Flock(int file, int operation) override {
-    return Fails() ? -1 : SystemCalls::Flock(file, operation);
-  }
-  int Statvfs(const char* path, struct statvfs* status) override {
-    return Fails() ? -1 : SystemCalls::Statvfs(path, status);
-  }
-};
 
 std::string TextOf(const std::string& path) {
   std::ifstream file(path, std::ios::binary);

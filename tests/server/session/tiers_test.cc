@@ -13,49 +13,16 @@
 
 #include "absl/strings/str_cat.h"
 #include "server/base/error.h"
-#include "server/file/data_dir.h"
-#include "tests/server/support/store_on_cpu.h"
+#include "tests/server/support/store_on_disk.h"
 #include "tests/server/support/test_session.h"
 
 namespace oscarkv {
 namespace {
 
-class TiersTest : public StoreOnCpu {
+class TiersTest : public StoreOnDisk {
  protected:
-  TiersTest() {
-    std::swap(store_, plain_);
-    EXPECT_NE(mkdtemp(folder_.data()), nullptr);
-  }
-  ~TiersTest() override {
-    store_.reset();
-    dir_.reset();
-    std::filesystem::remove_all(folder_);
-  }
+  TiersTest() { std::swap(store_, plain_); }
 
-  // Ends the store as a crash would, but for what the destructors do: nothing is written there.
-  RecoveryReport Start(std::int64_t budget = std::int64_t{1} << 30,
-                       absl::Duration interval = absl::InfiniteDuration()) {
-    store_.reset();
-    dir_.reset();
-    auto dir = DataDir::Open(folder_ + "/data");
-    EXPECT_TRUE(dir.ok()) << dir.status();
-    dir_ = *std::move(dir);
-    StoreOptions options{.memory_budget_bytes = budget,
-                         .settle_after = absl::InfiniteDuration(),
-                         .data_dir = dir_.get(),
-                         .durability = Durability::kWritten,
-                         .checkpoint_interval = interval};
-    options.on_tier_failure = [this](std::string_view session, const absl::Status& status) {
-      EXPECT_FALSE(status.ok());
-      EXPECT_FALSE(session.empty());
-      ++failures_told_;
-    };
-    options.first_generation = next_generation_ += 1000;
-    store_ = std::make_unique<SessionStore>(backend_.get(), options);
-    auto report = store_->Recover();
-    EXPECT_TRUE(report.ok()) << report.status();
-    return *std::move(report);
-  }
   void Create(const SessionConfig& config) {
     ASSERT_TRUE(store_->Create(config).ok());
     ASSERT_TRUE(plain_->Create(config).ok());
@@ -82,16 +49,7 @@ class TiersTest : public StoreOnCpu {
       EXPECT_TRUE(*tokens == *ReadAll(*plain_, id, i)) << id << ", layer " << i;
     }
   }
-  std::size_t Files() const {
-    const std::filesystem::directory_iterator files(folder_ + "/data/sessions");
-    return static_cast<std::size_t>(std::distance(begin(files), end(files)));
-  }
-
-  std::string folder_ = ::testing::TempDir() + "tiers_XXXXXX";
-  std::unique_ptr<DataDir> dir_;
   std::unique_ptr<SessionStore> plain_;
-  std::uint64_t next_generation_ = 0;
-  std::atomic<int> failures_told_ = 0;
 };
 
 TEST_F(TiersTest, MovingChangesNoAnswer) {

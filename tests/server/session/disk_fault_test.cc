@@ -1,0 +1,218 @@
+// Disks that fail: whatever call of the system does, and however the process ends afterwards, what
+// a session was told to be durable is there, and nothing that it has dropped comes back.
+#include <algorithm>
+#include <filesystem>
+#include <functional>
+#include <map>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "tests/server/file/failing_calls.h"
+#include "tests/server/support/store_on_disk.h"
+#include "tests/server/support/test_session.h"
+
+namespace oscarkv {
+namespace {
+
+// A session whose tokens all stay in 16 bits: what is read is what was appended.
+SessionConfig ExactSession(const std::string& id) {
+  SessionConfig config = SmallSession(id);
+  config.layers[0].codec.window = 1024;
+  return config;
+}
+
+// Syncs take long, and show nothing: what was written is there until power is lost.
+struct FailingDisk : FailingCalls {
+  int Fdatasync(int /*file*/) override { return Fails() ? -1 : 0; }
+  int Fsync(int /*file*/) override { return Fails() ? -1 : 0; }
+};
+
+// What a worker has appended to a session and not dropped: a seed for each position.
+using Model = std::vector<std::uint64_t>;
+
+// Sessions beside models of them.
+class DiskFaultTest : public StoreOnDisk {
+ protected:
+  DiskFaultTest() { calls_ = &failing_; }
+  ~DiskFaultTest() override { failing_.fail_at = -1; }
+
+  void Create(const std::string& id) {
+    const auto info = store_->Create(ExactSession(id));
+    ASSERT_TRUE(info.ok()) << info.status();
+    models_[id] = {};
+  }
+  // Tokens that no other call appends.
+  absl::Status Append(const std::string& id, int count) {
+    const std::uint64_t seed = ++seeds_;
+    const SessionInfo info = Info(id);
+    const Source source{.spec = info.config->layers.data(), .seed = seed};
+    Model& model = models_[id];
+    Request request = AppendRequest(id, info.generation, source,
+                                    static_cast<std::int64_t>(model.size()), count, false);
+    absl::Status s = oscarkv::Append(store_.get(), 0, &request);
+    if (s.ok()) model.resize(model.size() + static_cast<std::size_t>(count), seed);
+    return s;
+  }
+  absl::Status Checkpoint(const std::string& id) { return store_->Checkpoint(id, 0).status(); }
+  absl::Status Evict(const std::string& id) { return store_->Evict(id, 0).status(); }
+  absl::Status Restore(const std::string& id) { return store_->Restore(id, 0).status(); }
+  absl::Status Truncate(const std::string& id, std::int64_t length) {
+    absl::Status s = store_->Truncate(id, "", Info(id).generation, length).status();
+    if (s.ok()) models_[id].resize(static_cast<std::size_t>(length));
+    return s;
+  }
+  absl::Status Delete(const std::string& id) {
+    absl::Status s = store_->Delete(id, 0);
+    if (s.ok()) models_.erase(id);
+    return s;
+  }
+  absl::Status ForkInPlaceOf(const std::string& id, const std::string& source) {
+    ForkItem fork{.source = source,
+                  .generation = Info(source).generation,
+                  .length = {},
+                  .session = id,
+                  .request_id = absl::StrCat("fork ", ++seeds_),
+                  .replace = true,
+                  .status = {},
+                  .info = {}};
+    store_->Fork(std::span(&fork, 1));
+    if (fork.status.ok()) models_[id] = models_[source];
+    return fork.status;
+  }
+
+  // Whether the session has the first tokens of what the model has.
+  void ExpectPrefixOfModel(const std::string& id) {
+    const SessionInfo info = Info(id);
+    const Model& model = models_[id];
+    const auto length = static_cast<std::size_t>(info.committed_length);
+    ASSERT_LE(length, model.size()) << id;
+    const auto tokens = ReadAll(*store_, id, 0);
+    ASSERT_TRUE(tokens.ok()) << tokens.status();
+    const LayerSpec& spec = info.config->layers[0];
+    const std::size_t row = tokens->keys.size() / std::max<std::size_t>(length, 1);
+    for (std::size_t i = 0; i < length; ++i) {
+      const Source source{.spec = &spec, .seed = model[i]};
+      const auto keys = source.Keys(static_cast<std::int64_t>(i), 1);
+      ASSERT_TRUE(std::equal(keys.begin(), keys.end(),
+                             tokens->keys.begin() + static_cast<std::ptrdiff_t>(i * row)))
+          << id << " at " << i << " of " << length;
+    }
+  }
+  // Kills the store, and starts another one, which must have what was durable and nothing else.
+  void KillAndCheck() {
+    std::map<std::string, std::int64_t> durable;
+    for (const auto& [id, model] : models_) durable[id] = Info(id).durable_length;
+    failing_.fail_at = -1;
+    Start();
+    for (const SessionInfo& info : store_->List("", 100, {})) {
+      EXPECT_TRUE(models_.contains(info.config->id)) << info.config->id << " came back";
+    }
+    for (const auto& [id, length] : durable) {
+      if (length == 0 && !store_->Get(id).ok()) continue;
+      ASSERT_TRUE(store_->Get(id).ok()) << id << " is lost, of which " << length << " were durable";
+      EXPECT_GE(Info(id).committed_length, length) << id;
+      ASSERT_NO_FATAL_FAILURE(ExpectPrefixOfModel(id));
+    }
+  }
+
+  FailingDisk failing_;
+  std::map<std::string, Model> models_;
+  std::uint64_t seeds_ = 0;
+};
+
+// A life of sessions in steps, each of which may fail. After a step that fails all is as before.
+struct Deed {
+  const char* name;
+  std::function<absl::Status()> run;
+};
+
+class EachCallFails : public DiskFaultTest, public ::testing::WithParamInterface<Durability> {
+ protected:
+  std::vector<Deed> Life() {
+    return {
+        {"append", [this] { return Append("a", 100); }},
+        {"first checkpoint", [this] { return Checkpoint("a"); }},
+        {"append", [this] { return Append("a", 70); }},
+        {"checkpoint", [this] { return Checkpoint("a"); }},
+        {"truncate", [this] { return Truncate("a", 120); }},
+        {"append", [this] { return Append("a", 60); }},
+        {"checkpoint", [this] { return Checkpoint("a"); }},
+        {"append", [this] { return Append("a", 40); }},
+        {"evict", [this] { return Evict("a"); }},
+        {"restore", [this] { return Restore("a"); }},
+        {"append", [this] { return Append("a", 10); }},
+        {"truncate what is not durable", [this] { return Truncate("a", Size("a") - 5); }},
+        {"append", [this] { return Append("a", 10); }},
+        {"append", [this] { return Append("b", 90); }},
+        {"checkpoint b", [this] { return Checkpoint("b"); }},
+        {"fork", [this] { return ForkInPlaceOf("b", "a"); }},
+        {"checkpoint b", [this] { return Checkpoint("b"); }},
+        {"append", [this] { return Append("b", 20); }},
+        {"fork", [this] { return ForkInPlaceOf("a", "b"); }},
+        {"delete b", [this] { return models_.contains("b") ? Delete("b") : absl::OkStatus(); }},
+    };
+  }
+  std::int64_t Size(const std::string& id) const {
+    return static_cast<std::int64_t>(models_.at(id).size());
+  }
+  void Begin() {
+    store_.reset();
+    dir_.reset();
+    std::filesystem::remove_all(folder_ + "/data");
+    models_.clear();
+    options_.durability = GetParam();
+    Start();
+    Create("a");
+    Create("b");
+    failing_.made = 0;
+  }
+};
+
+TEST_P(EachCallFails, AndNothingIsLostOrComesBack) {
+  int faults = 0;
+  for (const bool for_good : {false, true}) {
+    failing_.for_good = for_good;
+    bool hit = true;
+    for (int call = 0; hit; ++call) {
+      for (const std::size_t lacking : {SIZE_MAX, std::size_t{64}}) {
+        for (const int more : {0, 1, 100}) {
+          ASSERT_NO_FATAL_FAILURE(Begin());
+          failing_.fail_at = call;
+          failing_.lacking = lacking;
+          std::string trace = absl::StrCat("call ", call, for_good ? " and all after it" : "",
+                                           lacking == 64 ? ", torn" : "");
+          const std::vector<Deed> life = Life();
+          int left = more;
+          for (std::size_t i = 0; i < life.size() && left >= 0; ++i) {
+            const absl::Status s = life[i].run();
+            if (!s.ok()) absl::StrAppend(&trace, "; ", life[i].name, " (", i, "): ", s.message());
+            if (failing_.hit()) --left;
+          }
+          SCOPED_TRACE(trace);
+          hit = failing_.hit();
+          failing_.fail_at = -1;
+          if (more == 100 && call % 2 == 0) {
+            // It all works again.
+            ASSERT_EQ(store_->CheckpointAll(), absl::OkStatus());
+            for (const auto& [id, model] : models_) EXPECT_EQ(Info(id).durable_length, Size(id));
+          }
+          ASSERT_NO_FATAL_FAILURE(KillAndCheck());
+          ++faults;
+        }
+      }
+    }
+  }
+  EXPECT_GT(faults, 300);
+}
+
+INSTANTIATE_TEST_SUITE_P(Durabilities, EachCallFails,
+                         ::testing::Values(Durability::kWritten, Durability::kSynced),
+                         [](const auto& durability) {
+                           return durability.param == Durability::kSynced ? "Synced" : "Written";
+                         });
+
+}  // namespace
+}  // namespace oscarkv
