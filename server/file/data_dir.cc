@@ -291,6 +291,10 @@ absl::Status DataDir::Scan(absl::FunctionRef<void(ScannedFile)> tell) {
   return moved ? SyncDirectoryOf(damaged_ + "any", calls_) : absl::OkStatus();
 }
 
+void DataDir::Withhold(std::string_view session_id, absl::Status why) {
+  withheld_[SessionFileName(session_id)] = std::move(why);
+}
+
 absl::StatusOr<std::uint64_t> DataDir::FreeBytes() const {
   struct statvfs status {};
   if (Uninterrupted([&] { return calls_->Statvfs(path_.c_str(), &status); }) != 0) {

@@ -75,7 +75,8 @@ class DataDir {
   std::uint64_t NewFileId() { return next_file_id_.fetch_add(1, std::memory_order_relaxed); }
 
   // FAILED_PRECONDITION, FILE_WITHHELD where a file that Scan could neither read nor set aside has
-  // the session's name: it may hold that session, so nothing takes its place.
+  // the session's name, or one that is withheld since: it may hold that session, so nothing takes
+  // its place.
   absl::Status CheckUsable(std::string_view session_id) const;
   // Gives the temporary file the session's name, in the place of the file that has it, at once for
   // whoever looks. kSynced: survives a loss of power; else the old file, or none, may come back.
@@ -90,6 +91,10 @@ class DataDir {
   // only where the directory cannot be listed, or what was set aside could not be synced.
   // REQUIRES: no other call meanwhile, and no file of the directory is open.
   absl::Status Scan(absl::FunctionRef<void(ScannedFile)> tell);
+
+  // Nothing takes the place of the session's file from now on; `why` is told. REQUIRES: no other
+  // call meanwhile, but Scan, which may tell of the file just then.
+  void Withhold(std::string_view session_id, absl::Status why);
 
   // That may still be written.
   absl::StatusOr<std::uint64_t> FreeBytes() const;

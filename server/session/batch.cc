@@ -74,7 +74,11 @@ absl::Status Batch::OpenItem(BatchItem* item) {
   std::unique_ptr<LayerLease> lease;
   while (true) {
     if (context_.tiers) {
-      if (absl::Status s = context_.tiers->EnsureResident(session.get()); !s.ok()) return s;
+      // What the batch holds already is not evicted: it is no use to wait for room then.
+      const auto patience = works_.empty() ? Tiers::Wait::kForRoom : Tiers::Wait::kForNothing;
+      if (absl::Status s = context_.tiers->EnsureResident(session.get(), patience); !s.ok()) {
+        return s;
+      }
     }
     lease = std::make_unique<LayerLease>(session, *index);
     if (!session->evicted()) break;

@@ -55,9 +55,13 @@ absl::Status DiskTier::Checkpoint(Session* session) ABSL_NO_THREAD_SAFETY_ANALYS
     if (session->deleted() || session->evicted()) return absl::OkStatus();
     file_lock.emplace(&session->file_mutex());
     if (IsSuperseded(*session)) return absl::OkStatus();
-    if (absl::Status s = session->Share(&copy); !s.ok()) return s;
+    const absl::Status shared = session->Share(&copy);
     commit = session->CommitAt(absl::Now());
     unsaved.emplace(session);
+    // Without memory for the copy, requests wait until all is written.
+    if (absl::IsResourceExhausted(shared))
+      return Save(session->Layers(), commit, &*unsaved, session);
+    if (!shared.ok()) return shared;
   }
   return Save(copy.Layers(), commit, &*unsaved, session);
 }

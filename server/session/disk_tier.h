@@ -37,8 +37,9 @@ class DiskTier {
            MemoryBudget* budget);
 
   // Writes to the session's file what it does not have yet. Requests wait for about as long as a
-  // fork takes. OK if the session is deleted or superseded. Errors: the file's; RESOURCE_EXHAUSTED;
-  // after them what was durable still is, and the next checkpoint writes all that lacks.
+  // fork takes, or where memory has no room for the copy, until all is written. OK if the session
+  // is deleted or superseded. Errors: the file's; after them what was durable still is, and the
+  // next checkpoint writes all that lacks.
   absl::Status Checkpoint(Session* session);
   // The same, and frees the session's memory; NOT_FOUND if it is superseded. REQUIRES: it is not
   // deleted.

@@ -67,7 +67,8 @@ Session::Session(SessionConfig config, std::uint64_t generation, MemoryBudget* b
       create_time_(create_time),
       all_logical_bytes_(all_logical_bytes),
       own_memory_(budget, MemoryKind::kSession),
-      generation_(generation) {
+      generation_(generation),
+      last_use_(Now()) {
   for (const LayerSpec& spec : config_->layers) {
     layers_.push_back(std::make_unique<Layer>(&spec, *config_, budget));
     published_.push_back({.layer = spec.layer});

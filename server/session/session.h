@@ -177,7 +177,7 @@ class Session {
   std::atomic<std::int64_t> changes_{0};
   std::atomic<std::int64_t> durable_changes_{-1};
   std::atomic<std::chrono::steady_clock::rep> last_checkpoint_{0};
-  std::atomic<std::chrono::steady_clock::rep> last_use_{0};
+  std::atomic<std::chrono::steady_clock::rep> last_use_;
   std::atomic<std::chrono::steady_clock::rep> last_change_{0};
   std::atomic<bool> unsettled_{false};
 };

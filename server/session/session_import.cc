@@ -25,9 +25,11 @@ absl::Status CheckSame(std::string_view field, const std::optional<std::string>&
 
 }  // namespace
 
-SessionImport::SessionImport(ImportOptions options, std::unique_ptr<SessionLoader> loader, Put put)
+SessionImport::SessionImport(ImportOptions options, std::unique_ptr<SessionLoader> loader,
+                             WithRoom with_room, Put put)
     : options_(std::move(options)),
       loader_(std::move(loader)),
+      with_room_(std::move(with_room)),
       put_(std::move(put)),
       reader_(this) {}
 
@@ -63,8 +65,10 @@ absl::Status SessionImport::OnSession(const SessionFields& fields) {
 
 absl::Status SessionImport::OnRecord(const RecordHeader& header,
                                      std::span<const std::byte> payload) {
-  return loader_->Take(config_.layers[header.layer], header.type,
-                       header.offset + sizeof(RecordHeader), payload);
+  return with_room_([&] {
+    return loader_->Take(config_.layers[header.layer], header.type,
+                         header.offset + sizeof(RecordHeader), payload);
+  });
 }
 
 absl::Status SessionImport::OnCommit(const SessionFileState& state) {

@@ -10,6 +10,7 @@
 #include <memory>
 #include <span>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "server/file/session_file_reader.h"
@@ -24,7 +25,11 @@ class SessionImport : private SessionFileVisitor {
   using Put = std::function<absl::StatusOr<SessionInfo>(
       SessionConfig config, const SessionFileState& state, SessionLoader* loader)>;
 
-  SessionImport(ImportOptions options, std::unique_ptr<SessionLoader> loader, Put put);
+  // Does what may be refused memory; again, where room can be made for it.
+  using WithRoom = std::function<absl::Status(absl::FunctionRef<absl::Status()> attempt)>;
+
+  SessionImport(ImportOptions options, std::unique_ptr<SessionLoader> loader, WithRoom with_room,
+                Put put);
   SessionImport(const SessionImport&) = delete;
   SessionImport& operator=(const SessionImport&) = delete;
 
@@ -44,6 +49,7 @@ class SessionImport : private SessionFileVisitor {
 
   ImportOptions options_;
   const std::unique_ptr<SessionLoader> loader_;
+  const WithRoom with_room_;
   const Put put_;
   SessionConfig config_;
   std::uint64_t bytes_ = 0;

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "server/base/error.h"
+#include "server/base/kernel_status.h"
 #include "server/session/session_export.h"
 #include "server/session/session_import.h"
 #include "server/session/session_store_impl.h"
@@ -35,6 +36,9 @@ absl::StatusOr<std::unique_ptr<SessionExport>> SessionStore::Impl::Export(
 std::unique_ptr<SessionImport> SessionStore::Impl::Import(ImportOptions options) {
   return std::make_unique<SessionImport>(
       std::move(options), std::make_unique<SessionLoader>(backend_, &pool_, &budget_),
+      [this](absl::FunctionRef<absl::Status()> attempt) {
+        return tiers_.WithRoom(tiers_.usual_room(), Tiers::Wait::kForRoom, attempt);
+      },
       [this](SessionConfig config, const SessionFileState& state, SessionLoader* loader) {
         return PutImported(std::move(config), state, loader);
       });
@@ -44,13 +48,15 @@ absl::StatusOr<SessionInfo> SessionStore::Impl::PutImported(SessionConfig config
                                                             const SessionFileState& state,
                                                             SessionLoader* loader) {
   if (const auto other = sessions_.Find(config.id)) return Repeated(config, *other);
+  if (absl::Status s = CheckUsable(config.id); !s.ok()) return s;
   const auto session =
       std::make_shared<Session>(std::move(config), NewGeneration(), &budget_, &logical_bytes_);
   if (absl::Status s = ReserveFor(session.get()); !s.ok()) return s;
-  {
+  absl::Status loaded = tiers_.WithRoom(tiers_.usual_room(), Tiers::Wait::kForRoom, [&] {
     const AloneInGate alone(&session->gate());
-    if (absl::Status s = session->Load(state, loader); !s.ok()) return s;
-  }
+    return session->Load(state, loader);
+  });
+  if (!loaded.ok()) return loaded;
   if (const auto other = sessions_.Insert(session)) return Repeated(*session->config(), *other);
   const InGate in_gate(&session->gate());
   if (!session->deleted()) prefixes_.Add(session);
@@ -84,6 +90,8 @@ absl::StatusOr<RecoveryReport> SessionStore::Impl::Recover() {
                                   &logical_bytes_, contents.state.fields().create_time);
     if (!session->ReserveOwnMemory()) {
       report.remarks.push_back(absl::StrCat(file.path, ": the memory budget has no room for it"));
+      data_dir_->Withhold(session->config()->id,
+                          OutOfMemory("the memory budget has no room for it"));
       return;
     }
     disk_->Adopt(contents, session.get());

@@ -74,6 +74,7 @@ absl::StatusOr<std::shared_ptr<Session>> SessionStore::Impl::MakeFork(ForkItem* 
     if (!item->replace) return info.status();
   }
 
+  if (absl::Status s = CheckUsable(item->session); !s.ok()) return s;
   const absl::StatusOr<std::shared_ptr<Session>> found = Find(item->source);
   if (!found.ok()) return found.status();
   Session& source = **found;

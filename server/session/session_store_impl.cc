@@ -17,6 +17,7 @@ namespace oscarkv {
 absl::StatusOr<SessionInfo> SessionStore::Impl::Create(SessionConfig config) {
   // A repeat needs no memory.
   if (const auto other = sessions_.Find(config.id)) return Repeated(config, *other);
+  if (absl::Status s = CheckUsable(config.id); !s.ok()) return s;
   const auto session =
       std::make_shared<Session>(std::move(config), NewGeneration(), &budget_, &logical_bytes_);
   if (absl::Status s = ReserveFor(session.get()); !s.ok()) return s;
@@ -35,12 +36,11 @@ absl::Status SessionStore::Impl::CheckNamed(const Session& session, std::uint64_
 }
 
 absl::Status SessionStore::Impl::ReserveFor(Session* session) {
-  if (session->ReserveOwnMemory()) return absl::OkStatus();
-  if (Tiers::Patience(&tiers_).TryAgain(tiers_.usual_room()) && session->ReserveOwnMemory()) {
-    return absl::OkStatus();
-  }
-  return OutOfMemory(absl::StrCat("the memory budget of ", budget_.total(),
-                                  " bytes has no room for another session"));
+  return tiers_.WithRoom(tiers_.usual_room(), Tiers::Wait::kForRoom, [&] {
+    if (session->ReserveOwnMemory()) return absl::OkStatus();
+    return OutOfMemory(absl::StrCat("the memory budget of ", budget_.total(),
+                                    " bytes has no room for another session"));
+  });
 }
 
 absl::StatusOr<SessionInfo> SessionStore::Impl::Repeated(const SessionConfig& asked,
@@ -143,14 +143,18 @@ absl::Status SessionStore::Impl::Read(const std::shared_ptr<const SessionConfig>
 void SessionStore::Impl::RunBatch(std::span<BatchItem* const> items, BatchKind kind) {
   Batch(context(), items, kind).Run();
   if (!disk_) return;
-  Tiers::Patience patience(&tiers_);
+  std::optional<Tiers::Patience> patience;
   std::vector<BatchItem*> refused;
+  std::size_t before = items.size() + 1;
   while (true) {
     refused.clear();
     for (BatchItem* item : items) {
       if (absl::IsResourceExhausted(item->status)) refused.push_back(item);
     }
-    if (refused.empty() || !patience.TryAgain(tiers_.usual_room())) return;
+    if (refused.empty()) return;
+    // As many as memory has room for go at once.
+    if (refused.size() < std::exchange(before, refused.size())) patience.emplace(&tiers_);
+    if (!patience->TryAgain(tiers_.usual_room())) return;
     Batch(context(), refused, kind).Run();
   }
 }

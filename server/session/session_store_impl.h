@@ -82,6 +82,10 @@ class SessionStore::Impl {
   // The session that the item asks for, for nobody to find yet. Null: it is there, see item->info.
   absl::StatusOr<std::shared_ptr<Session>> MakeFork(ForkItem* item);
   absl::Status PutInPlace(std::shared_ptr<Session> fork, ForkItem* item);
+  // Whether a session of that id may have a file.
+  absl::Status CheckUsable(std::string_view id) const {
+    return data_dir_ ? data_dir_->CheckUsable(id) : absl::OkStatus();
+  }
   // What it takes before its first token; makes room for it if need be.
   absl::Status ReserveFor(Session* session);
   std::uint64_t NewGeneration() { return next_generation_.fetch_add(1); }

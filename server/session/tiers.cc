@@ -111,35 +111,43 @@ absl::Status Tiers::CheckpointAll() {
   return status;
 }
 
-absl::Status Tiers::Restore(Session* session) {
+absl::Status Tiers::WithRoom(std::int64_t wanted, Wait wait,
+                             absl::FunctionRef<absl::Status()> attempt) {
+  absl::Status s = attempt();
+  if (!disk_ || !absl::IsResourceExhausted(s)) return s;
+  Patience patience(this, wait);
+  while (absl::IsResourceExhausted(s) && patience.TryAgain(wanted)) s = attempt();
+  return s;
+}
+
+absl::Status Tiers::Restore(Session* session, Wait wait) {
   if (!disk_ || !session->evicted()) return absl::OkStatus();
-  Patience patience(this);
-  absl::Status s;
-  do {
+  const std::int64_t wanted = std::max(disk_->LiveBytes(session), usual_room());
+  absl::Status s = WithRoom(wanted, wait, [&]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
     const Counted moving(&moving_);
-    s = disk_->Restore(session);
-  } while (absl::IsResourceExhausted(s) &&
-           patience.TryAgain(std::max(disk_->LiveBytes(session), usual_room())));
+    return disk_->Restore(session);
+  });
   if (s.ok()) restores_.fetch_add(1);
   return s;
 }
 
-absl::Status Tiers::EnsureResident(Session* session) {
+absl::Status Tiers::EnsureResident(Session* session, Wait wait) {
   if (!disk_ || !session->evicted()) return absl::OkStatus();
   session->NoteUse();
   const AloneInGate alone(&session->gate());
-  return Restore(session);
+  return Restore(session, wait);
 }
 
 bool Tiers::Patience::TryAgain(std::int64_t wanted) {
   while (std::chrono::steady_clock::now() < end_) {
-    const std::int64_t most = tiers_->budget_->total() / 2;
+    const std::int64_t most = std::max(wanted, tiers_->budget_->total() / 2);
     const Room room = tiers_->MakeRoom(std::min(wanted * times_, most));
     const bool asked_for_most = wanted * times_ >= most;
     if (!asked_for_most) times_ *= 2;
     if (room == Room::kMade) return !asked_for_most || --last_tries_ >= 0;
-    if (room == Room::kNone && asked_for_most) return false;
-    if (room == Room::kBusy) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    if (asked_for_most && (room == Room::kNone || wait_ == Wait::kForNothing)) return false;
+    if (room == Room::kBusy && wait_ == Wait::kForRoom)
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
   return false;
 }

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "server/base/mutex.h"
@@ -40,11 +41,15 @@ class Tiers {
   // Starts the thread, where there is a disk.
   void Start();
 
+  // Where all other sessions are in use: whether to wait for room, until patience is over. Who
+  // keeps sessions in use does not wait for others to do so no more.
+  enum class Wait : std::uint8_t { kForRoom, kForNothing };
   // Brings the session back if it is evicted; makes room for it if need be. Errors as
   // DiskTier::Restore's.
-  absl::Status Restore(Session* session) ABSL_EXCLUSIVE_LOCKS_REQUIRED(session->gate());
+  absl::Status Restore(Session* session, Wait wait = Wait::kForRoom)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(session->gate());
   // The same, for who is not in the session's gate.
-  absl::Status EnsureResident(Session* session);
+  absl::Status EnsureResident(Session* session, Wait wait = Wait::kForRoom);
 
   // Moves sessions to their files until `wanted` bytes fit below the low watermark, or into the
   // budget at least.
@@ -58,16 +63,19 @@ class Tiers {
   // are in use, until `patience` is over.
   class Patience {
    public:
-    explicit Patience(Tiers* tiers) : tiers_(tiers) {}
+    explicit Patience(Tiers* tiers, Wait wait = Wait::kForRoom) : tiers_(tiers), wait_(wait) {}
     bool TryAgain(std::int64_t wanted);
 
    private:
     Tiers* const tiers_;
+    const Wait wait_;
     std::int64_t times_ = 1;  // more is asked for each time: what is needed is only guessed
     int last_tries_ = 4;      // with half of the budget free
     const std::chrono::steady_clock::time_point end_ =
         std::chrono::steady_clock::now() + std::chrono::seconds(2);
   };
+  // Does what may be refused `wanted` bytes of memory, about; again, while room is made for it.
+  absl::Status WithRoom(std::int64_t wanted, Wait wait, absl::FunctionRef<absl::Status()> attempt);
   // What a request needs is not known before it is tried.
   std::int64_t usual_room() const { return budget_->total() / 64; }
 

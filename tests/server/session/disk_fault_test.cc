@@ -11,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "tests/server/file/failing_calls.h"
+#include "tests/server/support/error_details.h"
 #include "tests/server/support/store_on_disk.h"
 #include "tests/server/support/test_session.h"
 
@@ -26,6 +27,20 @@ SessionConfig ExactSession(const std::string& id) {
 
 // Syncs take long, and show nothing: what was written is there until power is lost.
 struct FailingDisk : FailingCalls {
+  std::string folder;           // where all files are
+  std::size_t room = SIZE_MAX;  // bytes that they may have
+
+  ssize_t Pwrite(int file, const void* bytes, std::size_t count, off_t offset) override {
+    if (room != SIZE_MAX) {
+      std::size_t used = 0;
+      for (const auto& entry : std::filesystem::directory_iterator(folder))
+        used += entry.file_size();
+      count = std::min(count, room - std::min(room, used));
+    }
+    if (count > 0) return FailingCalls::Pwrite(file, bytes, count, offset);
+    errno = ENOSPC;
+    return -1;
+  }
   int Fdatasync(int /*file*/) override { return Fails() ? -1 : 0; }
   int Fsync(int /*file*/) override { return Fails() ? -1 : 0; }
 };
@@ -36,7 +51,10 @@ using Model = std::vector<std::uint64_t>;
 // Sessions beside models of them.
 class DiskFaultTest : public StoreOnDisk {
  protected:
-  DiskFaultTest() { calls_ = &failing_; }
+  DiskFaultTest() {
+    calls_ = &failing_;
+    failing_.folder = folder_ + "/data/sessions";
+  }
   ~DiskFaultTest() override { failing_.fail_at = -1; }
 
   void Create(const std::string& id) {
@@ -122,6 +140,91 @@ class DiskFaultTest : public StoreOnDisk {
   std::map<std::string, Model> models_;
   std::uint64_t seeds_ = 0;
 };
+
+TEST_F(DiskFaultTest, AFileThatRecoveryCouldNotTakeIsNotOverwritten) {
+  Start();
+  for (const char* id : {"a", "b"}) {
+    ASSERT_NO_FATAL_FAILURE(Create(id));
+    ASSERT_EQ(Append(id, 100), absl::OkStatus());
+    ASSERT_EQ(Checkpoint(id), absl::OkStatus());
+  }
+  std::int64_t of_one = 0;
+  {
+    MakeStore(1 << 20);
+    ASSERT_TRUE(store_->Create(ExactSession("a")).ok());
+    of_one = store_->Totals().resident_bytes;
+  }
+  // There is room for the first of them.
+  const RecoveryReport report = Start(of_one * 3 / 2);
+  EXPECT_EQ(report.sessions, 1);
+  ASSERT_EQ(report.remarks.size(), 1);
+  ASSERT_EQ(store_->Delete("a", 0), absl::OkStatus());
+  const auto expect_withheld = [](const absl::Status& s) {
+    EXPECT_TRUE(absl::IsFailedPrecondition(s)) << s;
+    EXPECT_EQ(testing::ReasonOf(s), "FILE_WITHHELD");
+  };
+  expect_withheld(store_->Create(ExactSession("b")).status());
+  Start(std::int64_t{1} << 30);
+  EXPECT_EQ(Info("b").committed_length, 100);
+  ASSERT_NO_FATAL_FAILURE(ExpectPrefixOfModel("b"));
+}
+
+TEST_F(DiskFaultTest, AFullDiskGivesBackWhatAFailedCheckpointTook) {
+  Start();
+  for (const char* id : {"big", "small"}) ASSERT_NO_FATAL_FAILURE(Create(id));
+  ASSERT_EQ(Append("big", 900), absl::OkStatus());
+  ASSERT_EQ(Append("small", 20), absl::OkStatus());
+  failing_.room = 100 << 10;
+  EXPECT_TRUE(absl::IsResourceExhausted(Checkpoint("big")));
+  EXPECT_EQ(Files(), 0);
+  EXPECT_EQ(Checkpoint("small"), absl::OkStatus());
+  ASSERT_EQ(Append("small", 900), absl::OkStatus());
+  EXPECT_TRUE(absl::IsResourceExhausted(Checkpoint("small")));
+  ASSERT_EQ(Truncate("small", 25), absl::OkStatus());
+  EXPECT_EQ(Checkpoint("small"), absl::OkStatus());
+  EXPECT_EQ(Info("small").durable_length, 25);
+  ASSERT_NO_FATAL_FAILURE(KillAndCheck());
+}
+
+TEST_F(DiskFaultTest, WhereTheDiskHasNoRoomForTwoFilesOneGoesOn) {
+  Start();
+  ASSERT_NO_FATAL_FAILURE(Create("a"));
+  ASSERT_EQ(Append("a", 1000), absl::OkStatus());
+  const auto size = [this] { return std::filesystem::file_size(dir_->PathOf("a")); };
+  ASSERT_EQ(Checkpoint("a"), absl::OkStatus());
+  const auto first = size();
+  // It is worth writing anew by then.
+  while (size() < 3 * first + (1 << 20)) {
+    ASSERT_EQ(Truncate("a", 500), absl::OkStatus());
+    ASSERT_EQ(Append("a", 500), absl::OkStatus());
+    failing_.room = size() + first * 3 / 4;
+    ASSERT_EQ(Checkpoint("a"), absl::OkStatus());
+  }
+  failing_.room = SIZE_MAX;
+  ASSERT_EQ(Append("a", 1), absl::OkStatus());
+  ASSERT_EQ(Checkpoint("a"), absl::OkStatus());
+  EXPECT_LT(size(), 2 * first);
+  ASSERT_NO_FATAL_FAILURE(KillAndCheck());
+}
+
+TEST_F(DiskFaultTest, KeysOfPrefixesThatATruncateEndedDoNotComeBack) {
+  Start();
+  SessionConfig config = ExactSession("a");
+  config.prefix_keys = {{.length = 200, .key = "key of 200"}, {.length = 400, .key = "key of 400"}};
+  ASSERT_TRUE(store_->Create(config).ok());
+  ASSERT_EQ(Append("a", 300), absl::OkStatus());
+  ASSERT_EQ(Checkpoint("a"), absl::OkStatus());
+  ASSERT_EQ(Append("a", 150), absl::OkStatus());
+  ASSERT_EQ(Truncate("a", 350), absl::OkStatus());
+  ASSERT_NO_FATAL_FAILURE(KillAndCheck());
+  models_["a"].resize(300);
+  ASSERT_EQ(Append("a", 150), absl::OkStatus());
+  config.id = "b";
+  config.request_id = "b";
+  const auto other = store_->Create(config);
+  ASSERT_TRUE(other.ok()) << other.status();
+  EXPECT_EQ(other->reused_length, 200);
+}
 
 // A life of sessions in steps, each of which may fail. After a step that fails all is as before.
 struct Deed {
