@@ -138,6 +138,12 @@ absl::Status DiskTier::Supersede(Session* old, const Session* successor) {
 
 absl::Status DiskTier::RemoveOwned(Session* session, const Session* successor) {
   const std::string& id = session->config()->id;
+  const auto forget = [session]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
+    session->file().state.reset();
+    session->SetDurableLength(0);
+  };
+  // If it fails, the file may be gone or not; but a session that is evicted has nothing else.
+  if (!session->evicted()) forget();
   absl::Status s;
   {
     MutexLock lock(&owners_mutex_);
@@ -151,11 +157,7 @@ absl::Status DiskTier::RemoveOwned(Session* session, const Session* successor) {
       owners_.erase(owner);
     }
   }
-  // If it fails, the file may be gone or not; but one that is evicted has nothing else.
-  if (s.ok() || !session->evicted()) {
-    session->file().state.reset();
-    session->SetDurableLength(0);
-  }
+  if (s.ok()) forget();
   return s;
 }
 

@@ -235,13 +235,15 @@ SessionCommit Session::CommitAt(absl::Time time) {
 }
 
 absl::Status Session::Load(const SessionFileState& state, SessionLoader* loader) {
+  // All that may throw comes before a layer is touched.
   const std::vector<LayerState*> layers = Layers();
+  std::optional<TruncateRecord> last_truncate = state.last_commit()->last_truncate;
   if (absl::Status s = loader->Load(state, layers); !s.ok()) {
     TruncateLayers(0);
     return s;
   }
   const SessionCommit& commit = *state.last_commit();
-  last_truncate_ = commit.last_truncate;
+  last_truncate_ = std::move(last_truncate);
   retention_ = commit.retention;
   prefix_limit_ = commit.prefix_limit;
   {

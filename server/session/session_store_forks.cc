@@ -112,17 +112,18 @@ absl::Status SessionStore::Impl::PutInPlace(std::shared_ptr<Session> fork, ForkI
     if (info.ok()) item->info = *info;
     return info.status();
   }
-  const std::shared_ptr<Session> known = sessions_.Find(item->session);
-  if (known && disk_) {
-    if (absl::Status s = disk_->Supersede(known.get(), fork.get()); !s.ok()) return s;
-  }
-  const std::shared_ptr<Session> old = sessions_.Replace(std::move(fork));
+  // Whose place it takes may change meanwhile; the file is the fork's before anybody finds it.
+  std::shared_ptr<Session> old;
+  do {
+    old = sessions_.Find(item->session);
+    if (!old || !disk_) continue;
+    if (absl::Status s = disk_->Supersede(old.get(), fork.get()); !s.ok()) return s;
+  } while (!sessions_.Replace(old, fork));
   if (!old) return absl::OkStatus();
   const AloneInGate alone(&old->gate());
   prefixes_.Remove(*old);
-  if (old->deleted()) return absl::OkStatus();
-  old->Delete();
-  return disk_ ? disk_->Remove(old.get()) : absl::OkStatus();
+  if (!old->deleted()) old->Delete();
+  return absl::OkStatus();
 }
 
 }  // namespace oscarkv

@@ -93,10 +93,10 @@ absl::StatusOr<SessionInfo> SessionStore::Impl::Truncate(std::string_view id,
   absl::Status status = CheckKept(asked.length, longest, info);
   if (status.ok()) status = tiers_.Restore(&session);
   const std::uint64_t new_generation = NewGeneration();
+  if (status.ok()) session.NoteChange();  // also if it fails half-way: then its file lacks tokens
   if (status.ok() && disk_) status = disk_->Truncate(asked, new_generation, &session);
   if (!status.ok()) return status;
   session.Truncate(asked, new_generation);
-  session.NoteChange();
   return session.Info();
 }
 

@@ -17,11 +17,17 @@ std::shared_ptr<Session> SessionTable::Insert(std::shared_ptr<Session> session) 
   return inserted ? nullptr : it->second;
 }
 
-std::shared_ptr<Session> SessionTable::Replace(std::shared_ptr<Session> session) {
+bool SessionTable::Replace(const std::shared_ptr<Session>& old, std::shared_ptr<Session> session) {
   const std::string& id = session->config()->id;
   WriterLock lock(&mutex_);
-  const auto [it, inserted] = sessions_.try_emplace(id, session);
-  return inserted ? nullptr : std::exchange(it->second, std::move(session));
+  const auto it = sessions_.find(id);
+  if ((it == sessions_.end() ? nullptr : it->second) != old) return false;
+  if (old) {
+    it->second = std::move(session);
+  } else {
+    sessions_.emplace(id, session);
+  }
+  return true;
 }
 
 void SessionTable::Erase(const Session& session) {

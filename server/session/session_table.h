@@ -24,8 +24,9 @@ class SessionTable {
   std::shared_ptr<Session> Find(std::string_view id) const;
   // The session of that id that was there before, or null after `session` was added.
   std::shared_ptr<Session> Insert(std::shared_ptr<Session> session);
-  // Adds `session` in any case; returns the one of that id that was there before, or null.
-  std::shared_ptr<Session> Replace(std::shared_ptr<Session> session);
+  // Puts `session` in the place of `old`, the one of its id, or null for none. False, and nothing
+  // changed, where that is another one by now.
+  bool Replace(const std::shared_ptr<Session>& old, std::shared_ptr<Session> session);
   // Does nothing if another one has its place by now.
   void Erase(const Session& session);
 

@@ -4,12 +4,14 @@
 #include <filesystem>
 #include <functional>
 #include <map>
+#include <new>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "tests/kernels/support/failing_new.h"
 #include "tests/server/file/failing_calls.h"
 #include "tests/server/support/error_details.h"
 #include "tests/server/support/store_on_disk.h"
@@ -67,25 +69,26 @@ class DiskFaultTest : public StoreOnDisk {
     const std::uint64_t seed = ++seeds_;
     const SessionInfo info = Info(id);
     const Source source{.spec = info.config->layers.data(), .seed = seed};
-    Model& model = models_[id];
+    if_done_ = models_;
+    Model& model = if_done_[id];
     Request request = AppendRequest(id, info.generation, source,
                                     static_cast<std::int64_t>(model.size()), count, false);
-    absl::Status s = oscarkv::Append(store_.get(), 0, &request);
-    if (s.ok()) model.resize(model.size() + static_cast<std::size_t>(count), seed);
-    return s;
+    model.resize(model.size() + static_cast<std::size_t>(count), seed);
+    return Done(oscarkv::Append(store_.get(), 0, &request));
   }
   absl::Status Checkpoint(const std::string& id) { return store_->Checkpoint(id, 0).status(); }
   absl::Status Evict(const std::string& id) { return store_->Evict(id, 0).status(); }
   absl::Status Restore(const std::string& id) { return store_->Restore(id, 0).status(); }
   absl::Status Truncate(const std::string& id, std::int64_t length) {
-    absl::Status s = store_->Truncate(id, "", Info(id).generation, length).status();
-    if (s.ok()) models_[id].resize(static_cast<std::size_t>(length));
-    return s;
+    if_done_ = models_;
+    if_done_[id].resize(static_cast<std::size_t>(length));
+    const std::string request = absl::StrCat("a request id of some length: ", ++seeds_);
+    return Done(store_->Truncate(id, request, Info(id).generation, length).status());
   }
   absl::Status Delete(const std::string& id) {
-    absl::Status s = store_->Delete(id, 0);
-    if (s.ok()) models_.erase(id);
-    return s;
+    if_done_ = models_;
+    if_done_.erase(id);
+    return Done(store_->Delete(id, 0));
   }
   absl::Status ForkInPlaceOf(const std::string& id, const std::string& source) {
     ForkItem fork{.source = source,
@@ -96,9 +99,24 @@ class DiskFaultTest : public StoreOnDisk {
                   .replace = true,
                   .status = {},
                   .info = {}};
+    if_done_ = models_;
+    if_done_[id] = if_done_[source];
     store_->Fork(std::span(&fork, 1));
-    if (fork.status.ok()) models_[id] = models_[source];
-    return fork.status;
+    return Done(fork.status);
+  }
+  absl::Status Done(absl::Status s) {
+    if (s.ok()) models_.swap(if_done_);
+    return s;
+  }
+  // What was interrupted is done or not.
+  void FindOutWhatWasDone() {
+    for (const auto& [id, model] : if_done_) {
+      if (Info(id).committed_length != static_cast<std::int64_t>(model.size())) return;
+    }
+    for (const auto& [id, model] : models_) {
+      if (store_->Get(id).ok() != if_done_.contains(id)) return;
+    }
+    models_ = if_done_;
   }
 
   // Whether the session has the first tokens of what the model has.
@@ -138,6 +156,7 @@ class DiskFaultTest : public StoreOnDisk {
 
   FailingDisk failing_;
   std::map<std::string, Model> models_;
+  std::map<std::string, Model> if_done_;  // models_, once what was called last is done
   std::uint64_t seeds_ = 0;
 };
 
@@ -232,7 +251,7 @@ struct Deed {
   std::function<absl::Status()> run;
 };
 
-class EachCallFails : public DiskFaultTest, public ::testing::WithParamInterface<Durability> {
+class LifeTest : public DiskFaultTest {
  protected:
   std::vector<Deed> Life() {
     return {
@@ -261,18 +280,20 @@ class EachCallFails : public DiskFaultTest, public ::testing::WithParamInterface
   std::int64_t Size(const std::string& id) const {
     return static_cast<std::int64_t>(models_.at(id).size());
   }
-  void Begin() {
+  void Begin(Durability durability) {
     store_.reset();
     dir_.reset();
     std::filesystem::remove_all(folder_ + "/data");
     models_.clear();
-    options_.durability = GetParam();
+    options_.durability = durability;
     Start();
     Create("a");
     Create("b");
     failing_.made = 0;
   }
 };
+
+class EachCallFails : public LifeTest, public ::testing::WithParamInterface<Durability> {};
 
 TEST_P(EachCallFails, AndNothingIsLostOrComesBack) {
   int faults = 0;
@@ -282,7 +303,7 @@ TEST_P(EachCallFails, AndNothingIsLostOrComesBack) {
     for (int call = 0; hit; ++call) {
       for (const std::size_t lacking : {SIZE_MAX, std::size_t{64}}) {
         for (const int more : {0, 1, 100}) {
-          ASSERT_NO_FATAL_FAILURE(Begin());
+          ASSERT_NO_FATAL_FAILURE(Begin(GetParam()));
           failing_.fail_at = call;
           failing_.lacking = lacking;
           std::string trace = absl::StrCat("call ", call, for_good ? " and all after it" : "",
@@ -316,6 +337,47 @@ INSTANTIATE_TEST_SUITE_P(Durabilities, EachCallFails,
                          [](const auto& durability) {
                            return durability.param == Durability::kSynced ? "Synced" : "Written";
                          });
+
+// The same, where memory ends instead of the disk.
+TEST_F(LifeTest, EachAllocationFailsAndNothingIsLost) {
+  int faults = 0;
+  std::vector<bool> struck(Life().size(), true);
+  for (std::size_t at = 0; at < struck.size(); ++at) {
+    for (int n = 0; struck[at]; ++n) {
+      ASSERT_NO_FATAL_FAILURE(Begin(Durability::kSynced));
+      const std::vector<Deed> life = Life();
+      for (std::size_t i = 0; i < at; ++i) ASSERT_EQ(life[i].run(), absl::OkStatus());
+      SCOPED_TRACE(absl::StrCat(life[at].name, " (", at, "), allocation ", n));
+      absl::Status s;
+      if_done_ = models_;
+      {
+        const testing::FailingNew failing(n);
+        try {
+          s = life[at].run();
+        } catch (const std::bad_alloc&) {
+          s = absl::ResourceExhaustedError("thrown");
+        }
+        struck[at] = failing.struck();
+      }
+      if (!s.ok()) FindOutWhatWasDone();
+      for (std::size_t i = at; i < life.size() && !s.ok() && n % 3 == 0; ++i) {
+        ASSERT_EQ(life[i].run(), absl::OkStatus()) << life[i].name << i;
+      }
+      if (n % 2 == 0) {
+        ASSERT_EQ(store_->CheckpointAll(), absl::OkStatus());
+        for (const auto& [id, model] : models_) ASSERT_EQ(Info(id).durable_length, Size(id)) << id;
+      }
+      ASSERT_NO_FATAL_FAILURE(KillAndCheck());
+      for (const SessionInfo& info : store_->List("", 100, {})) {
+        ASSERT_EQ(store_->Delete(info.config->id, 0), absl::OkStatus());
+      }
+      ASSERT_EQ(store_->Totals().resident_bytes, 0);
+      ASSERT_EQ(store_->Totals().logical_bytes, 0);
+      ++faults;
+    }
+  }
+  EXPECT_GT(faults, 100);
+}
 
 }  // namespace
 }  // namespace oscarkv
