@@ -19,6 +19,7 @@
 #include "server/base/kernel_status.h"
 #include "server/base/string_view.h"
 #include "server/file/data_dir.h"
+#include "server/health_watch.h"
 #include "server/log.h"
 #include "server/rpc/kv_cache_service.h"
 #include "server/session/session_store.h"
@@ -74,7 +75,7 @@ bool SomeoneListensOn(std::string_view unix_path) {
   return connected;
 }
 
-absl::StatusOr<std::int64_t> MemoryBudget(const Config& config, const BackendInfo& backend) {
+absl::StatusOr<std::int64_t> BudgetOf(const Config& config, const BackendInfo& backend) {
   if (config.memory_budget_bytes == 0) return backend.memory_bytes / 2;
   if (config.memory_budget_bytes <= backend.memory_bytes) return config.memory_budget_bytes;
   return absl::InvalidArgumentError(absl::StrCat("--memory-budget is ", config.memory_budget_bytes,
@@ -129,6 +130,8 @@ class Server::Impl {
   absl::Status Recover();
   void CheckpointAll();
   absl::Status Listen(const Config& config);
+  // Whether the service serves well; "" of the health service is whether the process answers.
+  void TellHealth(const absl::Status& status);
 
   std::uint64_t boot_epoch_ = 0;
   BackendInfo backend_info_;
@@ -137,6 +140,7 @@ class Server::Impl {
   std::unique_ptr<SessionStore> store_;
   std::unique_ptr<KvCacheService> service_;
   std::unique_ptr<grpc::Server> listener_;
+  std::unique_ptr<HealthWatch> watch_;
   std::string address_;
 };
 
@@ -163,7 +167,7 @@ absl::Status Server::Impl::MakeStore(const Config& config) {
   if (!made.status.ok()) return FromKernelStatus(made.status);
   backend_ = std::move(made.backend);
   backend_info_ = backend_->Info();
-  const absl::StatusOr<std::int64_t> budget = MemoryBudget(config, backend_info_);
+  const absl::StatusOr<std::int64_t> budget = BudgetOf(config, backend_info_);
   if (!budget.ok()) return budget.status();
   if (!config.data_dir.empty()) {
     absl::StatusOr<std::unique_ptr<DataDir>> data_dir = DataDir::Open(config.data_dir);
@@ -225,12 +229,26 @@ absl::Status Server::Impl::Listen(const Config& config) {
   address_ = address.starts_with(kUnix)
                  ? config.address
                  : absl::StrCat(ToAbsl(address.substr(0, address.rfind(':'))), ":", port);
+  watch_ = std::make_unique<HealthWatch>([this] { return store_->Health(); },
+                                         [this](const absl::Status& s) { TellHealth(s); });
   return absl::OkStatus();
+}
+
+void Server::Impl::TellHealth(const absl::Status& status) {
+  listener_->GetHealthCheckService()->SetServingStatus(v1::KvCacheService::service_full_name(),
+                                                       status.ok());
+  if (status.ok()) {
+    Log(LogLevel::kInfo, "healthy", {{"status", "SERVING"}});
+  } else {
+    Log(LogLevel::kError, "unhealthy",
+        {{"status", "NOT_SERVING"}, {"reason", std::string(status.message())}});
+  }
 }
 
 bool Server::Impl::Drain(absl::Duration grace) {
   if (listener_ == nullptr) return true;
   absl::Time deadline = absl::Now() + grace;
+  watch_.reset();  // it would say SERVING again
   listener_->GetHealthCheckService()->SetServingStatus(false);
   const bool ended = service_->Drain(deadline);
   if (ended) {

@@ -1,6 +1,7 @@
 #include "server/session/disk_tier.h"
 
 #include <algorithm>
+#include <chrono>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -123,6 +124,7 @@ absl::Status DiskTier::Restore(Session* session) {
   if (!file.ok()) return file.status();
   SessionLoader loader(backend_, pool_, budget_);
   if (absl::Status s = loader.TakeAll(**file, state); !s.ok()) return s;
+  read_bytes_.fetch_add(static_cast<std::int64_t>(state.live_bytes()));
   return session->Load(state, &loader);
 }
 
@@ -179,6 +181,7 @@ void DiskTier::Adopt(const SessionFileContents& contents, Session* session) {
   session->file().state = contents.state;
   session->Evict(contents.state);
   session->SetDurableLength(CommittedLength(*contents.state.last_commit()));
+  session->NoteSaved(session->changes(), std::chrono::steady_clock::now());
   MutexLock lock(&owners_mutex_);
   owners_[session->config()->id] = session;
 }
@@ -230,6 +233,7 @@ absl::Status DiskTier::Extend(const SessionCommit& commit,
   s.Update(writer.Commit(commit, durability_));
   if (s.ok()) s = (*file)->Close();
   if (s.ok()) {
+    CountWritten(writer.size() - end);
     state = std::move(writer).TakeState();
     return s;
   }
@@ -284,6 +288,7 @@ absl::StatusOr<SessionFileState> DiskTier::WriteTemporary(const std::string& pat
   s.Update((*writer)->Commit(commit, durability_));
   s.Update((*file)->Close());
   if (!s.ok()) return s;
+  CountWritten((*writer)->size());
   return std::move(**writer).TakeState();
 }
 

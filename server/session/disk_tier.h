@@ -8,6 +8,7 @@
 // Thread-safety: all functions may be called at once.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -61,6 +62,10 @@ class DiskTier {
   // That the session's file has of it, about.
   std::int64_t LiveBytes(Session* session) const;
 
+  // Of session files, since the tier was made; what an error has cut short is not counted.
+  std::int64_t written_bytes() const { return written_bytes_.load(); }
+  std::int64_t read_bytes() const { return read_bytes_.load(); }
+
   // A session that was found in the directory: makes it one that is evicted. REQUIRES: nobody knows
   // it yet; `contents` are its file's.
   void Adopt(const SessionFileContents& contents, Session* session);
@@ -104,6 +109,9 @@ class DiskTier {
                                                   const std::vector<LayerState*>& layers,
                                                   const SessionCommit& commit,
                                                   const Session& session);
+  void CountWritten(std::uint64_t bytes) {
+    written_bytes_.fetch_add(static_cast<std::int64_t>(bytes));
+  }
   absl::Status Publish(const Session& session);
   // The session's file, to be gone on with behind its last commit. NOT_FOUND if it is not there, or
   // shorter than that: then nothing of the session is durable any more. REQUIRES: it has a state.
@@ -120,6 +128,8 @@ class DiskTier {
   Backend* const backend_;
   BlockPool* const pool_;
   MemoryBudget* const budget_;
+  std::atomic<std::int64_t> written_bytes_{0};
+  std::atomic<std::int64_t> read_bytes_{0};
 
   // Whose the file of an id is, where it has one, or will be: a fork may take the place of a
   // session of its id, which may be about to be written, and whose end must not take the fork's

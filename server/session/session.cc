@@ -68,6 +68,7 @@ Session::Session(SessionConfig config, std::uint64_t generation, MemoryBudget* b
       all_logical_bytes_(all_logical_bytes),
       own_memory_(budget, MemoryKind::kSession),
       generation_(generation),
+      unsaved_since_(Now()),
       last_use_(Now()) {
   for (const LayerSpec& spec : config_->layers) {
     layers_.push_back(std::make_unique<Layer>(&spec, *config_, budget));
@@ -101,6 +102,13 @@ bool Session::evicted() const {
   return evicted_;
 }
 
+Session::Glance Session::LookAt() const {
+  MutexLock lock(&published_mutex_);
+  return {.committed_length = committed_length_,
+          .pages_sealed_without_queries = blind_pages_,
+          .evicted = evicted_};
+}
+
 SessionInfo Session::Info() const {
   SessionInfo info;
   info.config = config_;
@@ -112,16 +120,13 @@ SessionInfo Session::Info() const {
     info.generation = generation_;
     info.evicted = evicted_;
     info.layers = published_;
+    info.committed_length = committed_length_;
   }
   for (const LayerStats& layer : info.layers) {
     info.logical_bytes += layer.logical_bytes;
     info.min_truncate_length = std::max(info.min_truncate_length, layer.min_truncate_length);
     info.resident_bytes += layer.page_bytes + layer.window_bytes + layer.prepared_bytes;
   }
-  const auto least = std::min_element(
-      info.layers.begin(), info.layers.end(),
-      [](const LayerStats& a, const LayerStats& b) { return a.length < b.length; });
-  if (least != info.layers.end()) info.committed_length = least->length;
   return info;
 }
 
@@ -135,7 +140,9 @@ bool Session::StepIsComplete() const {
 
 void Session::Publish(std::size_t index, const LayerStats& stats) {
   MutexLock lock(&published_mutex_);
-  if (!evicted_) Replace(&published_[index], stats);
+  if (evicted_) return;
+  Replace(&published_[index], stats);
+  SumUp();
 }
 
 LayerStats Session::Published(std::size_t index) const {
@@ -147,6 +154,15 @@ void Session::Replace(LayerStats* published, const LayerStats& stats) {
   all_logical_bytes_->fetch_add(stats.logical_bytes - published->logical_bytes,
                                 std::memory_order_relaxed);
   *published = stats;
+}
+
+void Session::SumUp() {
+  committed_length_ = published_.empty() ? 0 : published_.front().length;
+  blind_pages_ = 0;
+  for (const LayerStats& layer : published_) {
+    committed_length_ = std::min(committed_length_, layer.length);
+    blind_pages_ += layer.pages_sealed_without_queries;
+  }
 }
 
 void Session::TruncateLayers(std::int64_t length) {
@@ -165,6 +181,7 @@ void Session::TruncateLayers(std::int64_t length) {
   MutexLock lock(&published_mutex_);
   if (evicted_) return;
   for (std::size_t i = 0; i < stats.size(); ++i) Replace(&published_[i], stats[i]);
+  SumUp();
 }
 
 void Session::Truncate(TruncateRecord asked, std::uint64_t new_generation) {
@@ -265,6 +282,7 @@ void Session::Evict(const SessionFileState& state) {
   for (std::size_t i = 0; i < published_.size(); ++i) {
     published_[i] = StatsInFile(config_->layers[i], state.layers()[i]);
   }
+  SumUp();
 }
 
 void Session::LowerUnchangedTo(std::int64_t position) {
@@ -284,17 +302,40 @@ void Session::NoteUse() { last_use_.store(Now()); }
 
 std::chrono::steady_clock::time_point Session::last_use() const { return TimeOf(last_use_.load()); }
 
-void Session::NoteCheckpoint(std::int64_t changes) {
-  durable_changes_.store(changes);
-  last_checkpoint_.store(Now());
+std::optional<std::chrono::steady_clock::time_point> Session::unsaved_since() const {
+  const std::chrono::steady_clock::rep since = unsaved_since_.load();
+  if (since == 0) return std::nullopt;
+  return TimeOf(since);
+}
+
+void Session::NoteSaved(std::int64_t changes, std::chrono::steady_clock::time_point began) {
+  std::int64_t known = durable_changes_.load();
+  while (changes > known && !durable_changes_.compare_exchange_weak(known, changes)) {
+  }
+  if (changes < known) return;  // someone has written more
+  unsaved_since_.store(0);
+  // What came meanwhile is younger than that.
+  if (changes_.load() != changes) unsaved_since_.store(began.time_since_epoch().count());
 }
 
 std::chrono::steady_clock::time_point Session::last_checkpoint() const {
   return TimeOf(last_checkpoint_.load());
 }
 
+void Session::SetLastCheckpoint(std::chrono::steady_clock::time_point when) {
+  last_checkpoint_.store(when.time_since_epoch().count());
+}
+
+std::chrono::steady_clock::time_point Session::last_eviction() const {
+  return TimeOf(last_eviction_.load());
+}
+
+void Session::NoteEviction() { last_eviction_.store(Now()); }
+
 void Session::NoteChange() {
   changes_.fetch_add(1);
+  std::chrono::steady_clock::rep nothing = 0;
+  unsaved_since_.compare_exchange_strong(nothing, Now());
   last_change_.store(Now());
   SetUnsettled();
 }

@@ -70,6 +70,13 @@ class Session {
   // the file has.
   bool evicted() const;
   SessionInfo Info() const;
+  // What metrics tell of it: cheap, also with many layers.
+  struct Glance {
+    std::int64_t committed_length = 0;
+    std::int64_t pages_sealed_without_queries = 0;
+    bool evicted = false;
+  };
+  Glance LookAt() const;
   // Whether all layers have the same length, that is, no step is under way.
   bool StepIsComplete() const;
 
@@ -126,10 +133,18 @@ class Session {
   // Frees everything; later requests find the session deleted.
   void Delete() ABSL_EXCLUSIVE_LOCKS_REQUIRED(gate_);
 
-  // changes() at the last checkpoint, and when there was one.
-  std::int64_t durable_changes() const { return durable_changes_.load(); }
+  // Whether its file lacks something.
+  bool unsaved() const { return changes_.load() != durable_changes_.load(); }
+  // When the oldest change came, about, that its file lacks; nullopt if it lacks none.
+  std::optional<std::chrono::steady_clock::time_point> unsaved_since() const;
+  // Its file has what changes() was when someone began to write it, at `began`.
+  void NoteSaved(std::int64_t changes, std::chrono::steady_clock::time_point began);
+  // When it was last tried, as far as that tells when to try again.
   std::chrono::steady_clock::time_point last_checkpoint() const;
-  void NoteCheckpoint(std::int64_t changes);
+  void SetLastCheckpoint(std::chrono::steady_clock::time_point when);
+  // When it last went to its file; the clock's epoch: never.
+  std::chrono::steady_clock::time_point last_eviction() const;
+  void NoteEviction();
 
   // When a request was last inside.
   void NoteUse();
@@ -150,6 +165,8 @@ class Session {
                            absl::FunctionRef<absl::Status(LayerState* from, LayerState* to)> share)
       ABSL_SHARED_LOCKS_REQUIRED(gate_);
   void TruncateLayers(std::int64_t length) ABSL_EXCLUSIVE_LOCKS_REQUIRED(gate_);
+  // After published_ has changed.
+  void SumUp() ABSL_EXCLUSIVE_LOCKS_REQUIRED(published_mutex_);
 
   const std::shared_ptr<const SessionConfig> config_;
   const absl::Time create_time_;
@@ -168,6 +185,8 @@ class Session {
   bool deleted_ ABSL_GUARDED_BY(published_mutex_) = false;
   bool evicted_ ABSL_GUARDED_BY(published_mutex_) = false;
   std::vector<LayerStats> published_ ABSL_GUARDED_BY(published_mutex_);
+  std::int64_t committed_length_ ABSL_GUARDED_BY(published_mutex_) = 0;  // of published_
+  std::int64_t blind_pages_ ABSL_GUARDED_BY(published_mutex_) = 0;       // the same
 
   Mutex file_mutex_;
   File file_ ABSL_GUARDED_BY(file_mutex_);
@@ -176,7 +195,9 @@ class Session {
 
   std::atomic<std::int64_t> changes_{0};
   std::atomic<std::int64_t> durable_changes_{-1};
+  std::atomic<std::chrono::steady_clock::rep> unsaved_since_;  // 0: nothing is
   std::atomic<std::chrono::steady_clock::rep> last_checkpoint_{0};
+  std::atomic<std::chrono::steady_clock::rep> last_eviction_{0};
   std::atomic<std::chrono::steady_clock::rep> last_use_;
   std::atomic<std::chrono::steady_clock::rep> last_change_{0};
   std::atomic<bool> unsettled_{false};

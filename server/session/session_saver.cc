@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "kernels/api/page_layout.h"
+#include "server/base/heartbeat.h"
 #include "server/base/kernel_status.h"
 #include "server/file/token_rows.h"
 
@@ -16,6 +17,7 @@ SessionSaver::SessionSaver(std::vector<const LayerState*> layers, std::int64_t u
 
 absl::Status SessionSaver::All() {
   while (!done()) {
+    Heartbeat::BeatThisThread();
     if (absl::Status s = Step(); !s.ok()) return s;
   }
   return absl::OkStatus();

@@ -120,4 +120,6 @@ void SessionStore::Settle() { impl_->settler().SettleAll(); }
 
 StoreTotals SessionStore::Totals() const { return impl_->Totals(); }
 
+absl::Status SessionStore::Health() const { return impl_->Health(); }
+
 }  // namespace oscarkv

@@ -5,6 +5,7 @@
 // requests under way on the session and keep new ones waiting.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -19,7 +20,9 @@
 #include "absl/time/time.h"
 #include "kernels/api/backend.h"
 #include "kernels/api/layer_spec.h"
+#include "server/base/duration_histogram.h"
 #include "server/file/durability.h"
+#include "server/pages/memory_budget.h"
 
 namespace oscarkv {
 
@@ -99,15 +102,33 @@ struct StoreTotals {
   // Of what the budget counts: the sessions' resident bytes, and what each session takes before
   // its first token.
   std::int64_t resident_bytes = 0;
+  std::array<std::int64_t, kMemoryKinds> resident_bytes_of = {};  // by MemoryKind
   std::int64_t logical_bytes = 0;
   // As the backend counts them: of blocks, and of the memory that it holds for them.
   std::int64_t block_bytes = 0;
   std::int64_t held_bytes = 0;
   std::int64_t evicted_sessions = 0;
+  // Committed lengths, of the sessions in memory and of those that are evicted.
+  std::int64_t tokens = 0;
+  std::int64_t evicted_tokens = 0;
+  std::int64_t pages_sealed_without_queries = 0;
+  // How long the oldest change has waited to be in a file. 0: none waits, or there are no files.
+  absl::Duration checkpoint_lag = absl::ZeroDuration();
   std::int64_t evictions = 0;  // these count from the start of the store
   std::int64_t restores = 0;
   std::int64_t checkpoints = 0;
-  std::int64_t tier_failures = 0;    // evictions and checkpoints that failed
+  std::int64_t eviction_failures = 0;
+  std::int64_t restore_failures = 0;
+  std::int64_t checkpoint_failures = 0;
+  std::int64_t tier_failures = 0;  // evictions and checkpoints that failed
+  DurationCounts eviction_times;   // of those that did not fail
+  DurationCounts restore_times;
+  DurationCounts checkpoint_times;
+  std::int64_t restores_within_minute = 0;  // of the session's eviction
+  std::int64_t file_written_bytes = 0;      // by evictions and checkpoints
+  std::int64_t file_read_bytes = 0;         // by restores
+  std::int64_t passes = 0;                  // over all sessions, in the background
+  std::int64_t failed_passes = 0;
   std::int64_t settle_failures = 0;  // layers that could not be sealed when it was tried
   std::int64_t pages_prepared = 0;   // sealed ahead of the append that needs them
   std::int64_t prepare_failures = 0;
@@ -213,8 +234,10 @@ struct StoreOptions {
   // first, until the low one. 0 < low_watermark <= high_watermark <= 1.
   double low_watermark = 0.85;
   double high_watermark = 0.95;
-  // Told of each checkpoint and eviction that fails; from any thread, with locks held: must not
-  // call the store. Null: no one.
+  // How long the thread that keeps files up to date may stand still before Health tells.
+  absl::Duration stalled_after = absl::Minutes(2);
+  // Told of each checkpoint and eviction that fails, and with "" for the session of other failures
+  // of the background; from any thread, with locks held: must not call the store. Null: no one.
   std::function<void(std::string_view session, const absl::Status& status)> on_tier_failure =
       nullptr;
 };
@@ -317,7 +340,12 @@ class SessionStore {
   // Seals at once what the background would seal after `settle_after` of idleness.
   void Settle();
 
+  // Waits for no gate, layer or file.
   StoreTotals Totals() const;
+  // Whether sessions get to their files: UNAVAILABLE, with words for an operator, if the thread
+  // that brings them there stands still or keeps failing, or none could be written for a while. OK
+  // without a data directory. Waits as Totals.
+  absl::Status Health() const;
 
  private:
   class Impl;

@@ -118,7 +118,7 @@ absl::StatusOr<SessionInfo> SessionStore::Impl::Move(std::string_view id, std::u
     const AloneInGate alone(&session.gate());
     if (absl::Status s = CheckNamed(session, generation); !s.ok()) return s;
     absl::Status s;
-    if (move == TierMove::kEvict) s = disk_->Evict(&session);
+    if (move == TierMove::kEvict) s = tiers_.Evict(&session);
     if (move == TierMove::kRestore) s = tiers_.Restore(&session);
     if (!s.ok()) return s;
   }

@@ -1,6 +1,7 @@
 #include "server/session/session_store_impl.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -161,24 +162,51 @@ void SessionStore::Impl::RunBatch(std::span<BatchItem* const> items, BatchKind k
 
 StoreTotals SessionStore::Impl::Totals() const {
   const BackendInfo backend = backend_->Info();
-  std::int64_t evicted = 0;
-  for (const std::shared_ptr<Session>& session : sessions_.All()) {
-    evicted += session->evicted() ? 1 : 0;
+  StoreTotals totals = {
+      .sessions = static_cast<std::int64_t>(sessions_.size()),
+      .budget_bytes = budget_.total(),
+      .resident_bytes = budget_.used(),
+      .logical_bytes = logical_bytes_.load(std::memory_order_relaxed),
+      .block_bytes = backend.block_bytes,
+      .held_bytes = backend.held_bytes,
+      .evictions = tiers_.evictions().Successes(),
+      .restores = tiers_.restores().Successes(),
+      .checkpoints = tiers_.checkpoints().Successes(),
+      .eviction_failures = tiers_.evictions().failures,
+      .restore_failures = tiers_.restores().failures,
+      .checkpoint_failures = tiers_.checkpoints().failures,
+      .tier_failures = tiers_.evictions().failures + tiers_.checkpoints().failures,
+      .eviction_times = tiers_.evictions().times.Read(),
+      .restore_times = tiers_.restores().times.Read(),
+      .checkpoint_times = tiers_.checkpoints().times.Read(),
+      .restores_within_minute = tiers_.restores_within_minute(),
+      .passes = tiers_.passes(),
+      .failed_passes = tiers_.failed_passes(),
+      .settle_failures = settler_.failures(),
+      .pages_prepared = preparer_.pages(),
+      .prepare_failures = preparer_.failures()};
+  for (std::size_t kind = 0; kind < kMemoryKinds; ++kind) {
+    totals.resident_bytes_of[kind] = budget_.used(static_cast<MemoryKind>(kind));
   }
-  return {.sessions = static_cast<std::int64_t>(sessions_.size()),
-          .budget_bytes = budget_.total(),
-          .resident_bytes = budget_.used(),
-          .logical_bytes = logical_bytes_.load(std::memory_order_relaxed),
-          .block_bytes = backend.block_bytes,
-          .held_bytes = backend.held_bytes,
-          .evicted_sessions = evicted,
-          .evictions = tiers_.evictions(),
-          .restores = tiers_.restores(),
-          .checkpoints = tiers_.checkpoints(),
-          .tier_failures = tiers_.failures(),
-          .settle_failures = settler_.failures(),
-          .pages_prepared = preparer_.pages(),
-          .prepare_failures = preparer_.failures()};
+  if (disk_) {
+    totals.file_written_bytes = disk_->written_bytes();
+    totals.file_read_bytes = disk_->read_bytes();
+  }
+  AddSessions(&totals);
+  return totals;
+}
+
+void SessionStore::Impl::AddSessions(StoreTotals* totals) const {
+  const auto now = std::chrono::steady_clock::now();
+  auto oldest = now;
+  for (const std::shared_ptr<Session>& session : sessions_.All()) {
+    const Session::Glance glance = session->LookAt();
+    totals->evicted_sessions += glance.evicted ? 1 : 0;
+    (glance.evicted ? totals->evicted_tokens : totals->tokens) += glance.committed_length;
+    totals->pages_sealed_without_queries += glance.pages_sealed_without_queries;
+    if (disk_) oldest = std::min(oldest, session->unsaved_since().value_or(now));
+  }
+  totals->checkpoint_lag = absl::FromChrono(now - oldest);
 }
 
 }  // namespace oscarkv

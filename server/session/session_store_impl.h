@@ -58,6 +58,7 @@ class SessionStore::Impl {
   absl::Status CheckpointAll() { return tiers_.CheckpointAll(); }
   void RunBatch(std::span<BatchItem* const> items, BatchKind kind);
   StoreTotals Totals() const;
+  absl::Status Health() const { return tiers_.Health(); }
 
   const SessionTable& sessions() const { return sessions_; }
   Settler& settler() { return settler_; }
@@ -71,6 +72,8 @@ class SessionStore::Impl {
   }
 
  private:
+  // What the sessions are, all together.
+  void AddSessions(StoreTotals* totals) const;
   // For who is in the session's gate: whether it is there, and of that generation; 0: of any.
   static absl::Status CheckNamed(const Session& session, std::uint64_t generation);
   // The answer to a create of a session that is there.

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <exception>
 #include <memory>
+#include <numeric>
 #include <thread>
 
 #include "absl/time/clock.h"
@@ -13,6 +14,15 @@ namespace {
 
 absl::Time TimeOf(std::chrono::steady_clock::time_point when) {
   return absl::Now() - absl::FromChrono(std::chrono::steady_clock::now() - when);
+}
+
+// Of a checkpoint that failed: until it is tried again, at the latest after the interval.
+constexpr std::chrono::nanoseconds kRetryAfter = std::chrono::seconds(5);
+constexpr int kFailuresOfAPass = 8;
+
+std::chrono::nanoseconds Interval(const StoreOptions& options) {
+  return absl::ToChronoNanoseconds(
+      std::min(options.checkpoint_interval, absl::Duration(absl::Hours(1 << 20))));
 }
 
 // One more for as long as it lives.
@@ -31,7 +41,11 @@ class Counted {
 
 Tiers::Tiers(const StoreOptions& options, const SessionTable* sessions, DiskTier* disk,
              MemoryBudget* budget)
-    : options_(options), sessions_(sessions), disk_(disk), budget_(budget) {}
+    : options_(options),
+      sessions_(sessions),
+      disk_(disk),
+      budget_(budget),
+      health_(options.stalled_after) {}
 
 Tiers::~Tiers() {
   {
@@ -43,10 +57,13 @@ Tiers::~Tiers() {
 }
 
 void Tiers::Start() {
-  if (disk_) thread_ = std::thread([this] { Loop(); });
+  if (!disk_) return;
+  health_.heartbeat()->Beat();  // from now on it is waited for
+  thread_ = std::thread([this] { Loop(); });
 }
 
 void Tiers::Loop() {
+  const Heartbeat::OfThisThread beats(health_.heartbeat());
   const absl::Duration pause = std::clamp(options_.checkpoint_interval, absl::Milliseconds(1),
                                           absl::Duration(absl::Seconds(1)));
   while (true) {
@@ -55,6 +72,7 @@ void Tiers::Loop() {
       if (!stopping_) stop_.WaitFor(&mutex_, absl::ToChronoNanoseconds(pause));
       if (stopping_) return;
     }
+    Heartbeat::BeatThisThread();
     Pass();
   }
 }
@@ -62,44 +80,95 @@ void Tiers::Loop() {
 void Tiers::Pass() noexcept {
   try {
     MakeRoom(0);
-    const auto due = std::chrono::steady_clock::now() -
-                     absl::ToChronoNanoseconds(std::min(options_.checkpoint_interval,
-                                                        absl::Duration(absl::Hours(1 << 20))));
-    for (const std::shared_ptr<Session>& session : sessions_->All()) {
-      {
-        MutexLock lock(&mutex_);
-        if (stopping_) return;
-      }
-      if (session->last_checkpoint() > due) continue;
-      CheckpointIfChanged(session.get()).IgnoreError();  // counted
+    CheckpointDue();
+    passes_.fetch_add(1);
+    health_.NotePass(absl::OkStatus());
+  } catch (const std::exception& exception) {
+    failed_passes_.fetch_add(1);
+    try {
+      const absl::Status s = absl::InternalError(exception.what());
+      health_.NotePass(s);
+      TellOfFailure("", s);
+    } catch (const std::exception&) {  // no memory for the words; the next pass tries again
     }
-  } catch (const std::exception&) {
-    failures_.fetch_add(1);
   }
+}
+
+void Tiers::CheckpointDue() {
+  const Clock::time_point due = Clock::now() - Interval(options_);
+  bool all_written = true;
+  int failed = 0;  // in a row
+  for (const std::shared_ptr<Session>& session : sessions_->All()) {
+    {
+      MutexLock lock(&mutex_);
+      if (stopping_) return;
+    }
+    Heartbeat::BeatThisThread();
+    if (!session->unsaved()) continue;
+    all_written = false;
+    // Where the disk fails, it would fail all of them: some at a time are enough to find out when
+    // it is well again.
+    if (session->last_checkpoint() > due || failed >= kFailuresOfAPass) continue;
+    failed = Checkpoint(session.get()).ok() ? 0 : failed + 1;
+  }
+  if (all_written) health_.NoteAllWritten();
 }
 
 absl::Status Tiers::CheckpointIfChanged(Session* session) {
-  return session->changes() == session->durable_changes() ? absl::OkStatus() : Checkpoint(session);
+  return session->unsaved() ? Checkpoint(session) : absl::OkStatus();
 }
 
 absl::Status Tiers::Checkpoint(Session* session) {
+  const Clock::time_point began = Clock::now();
+  const bool unsaved = session->unsaved();
   const std::int64_t changes = session->changes();
   const Counted moving(&moving_);
   absl::Status s = disk_->Checkpoint(session);
-  // Also after an error: a disk that fails is not tried all the time.
-  session->NoteCheckpoint(s.ok() ? changes : session->durable_changes());
-  Count(s, *session, &checkpoints_);
+  checkpoints_.Count(s, began);
+  if (unsaved) health_.NoteWrite(s);
+  if (s.ok()) {
+    session->NoteSaved(changes, began);
+    session->SetLastCheckpoint(Clock::now());
+    return s;
+  }
+  // A disk that fails is not tried all the time, but sooner than one that works.
+  const auto wait = std::min(Interval(options_), kRetryAfter);
+  session->SetLastCheckpoint(Clock::now() - Interval(options_) + wait);
+  TellOfFailure(session->config()->id, s);
   return s;
 }
 
-void Tiers::Count(const absl::Status& status, const Session& session,
-                  std::atomic<std::int64_t>* successes) {
-  if (status.ok()) {
-    successes->fetch_add(1);
-    return;
+absl::Status Tiers::Evict(Session* session) {
+  if (session->evicted()) return absl::OkStatus();
+  const Clock::time_point began = Clock::now();
+  const bool unsaved = session->unsaved();
+  absl::Status s = disk_->Evict(session);
+  evictions_.Count(s, began);
+  if (unsaved) health_.NoteWrite(s);
+  if (!s.ok()) {
+    TellOfFailure(session->config()->id, s);
+    return s;
   }
-  failures_.fetch_add(1);
-  if (options_.on_tier_failure) options_.on_tier_failure(session.config()->id, status);
+  session->NoteSaved(session->changes(), began);
+  session->NoteEviction();
+  return s;
+}
+
+std::int64_t Tiers::Moves::Successes() const {
+  const DurationCounts read = times.Read();
+  return std::accumulate(read.counts.begin(), read.counts.end(), std::int64_t{0});
+}
+
+void Tiers::Moves::Count(const absl::Status& status, Clock::time_point began) {
+  if (status.ok()) {
+    times.Add(Clock::now() - began);
+  } else {
+    failures.fetch_add(1);
+  }
+}
+
+void Tiers::TellOfFailure(std::string_view session, const absl::Status& status) {
+  if (options_.on_tier_failure) options_.on_tier_failure(session, status);
 }
 
 absl::Status Tiers::CheckpointAll() {
@@ -122,12 +191,18 @@ absl::Status Tiers::WithRoom(std::int64_t wanted, Wait wait,
 
 absl::Status Tiers::Restore(Session* session, Wait wait) {
   if (!disk_ || !session->evicted()) return absl::OkStatus();
+  const Clock::time_point began = Clock::now();
   const std::int64_t wanted = std::max(disk_->LiveBytes(session), usual_room());
   absl::Status s = WithRoom(wanted, wait, [&]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
     const Counted moving(&moving_);
     return disk_->Restore(session);
   });
-  if (s.ok()) restores_.fetch_add(1);
+  restores_.Count(s, began);
+  if (!s.ok()) return s;
+  session->NoteSaved(session->changes(), began);  // it is what its file has
+  if (Clock::now() - session->last_eviction() < std::chrono::minutes(1)) {
+    restores_within_minute_.fetch_add(1);
+  }
   return s;
 }
 
@@ -200,9 +275,7 @@ Tiers::Room Tiers::EvictIfUnused(Session* session) ABSL_NO_THREAD_SAFETY_ANALYSI
   const TryAloneInGate gate(&session->gate());
   if (!gate.alone()) return Room::kBusy;
   if (session->deleted() || session->evicted()) return Room::kNone;
-  const absl::Status s = disk_->Evict(session);
-  Count(s, *session, &evictions_);
-  return s.ok() ? Room::kMade : Room::kNone;
+  return Evict(session).ok() ? Room::kMade : Room::kNone;
 }
 
 }  // namespace oscarkv

@@ -7,12 +7,14 @@
 // Thread-safety: all functions may be called at once.
 //
 // Invariants: the thread ends with this object and at no other time; what fails is counted and
-// tried again. room_mutex_ is taken after gates, and before Session::file_mutex.
+// tried again, and Health tells of it. room_mutex_ is taken after gates, and before
+// Session::file_mutex.
 #pragma once
 
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <string_view>
 #include <thread>
 #include <vector>
 
@@ -20,12 +22,14 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "server/base/duration_histogram.h"
 #include "server/base/mutex.h"
 #include "server/session/disk_tier.h"
 #include "server/session/eviction_policy.h"
 #include "server/session/session.h"
 #include "server/session/session_store.h"
 #include "server/session/session_table.h"
+#include "server/session/tier_health.h"
 
 namespace oscarkv {
 
@@ -79,24 +83,41 @@ class Tiers {
   // What a request needs is not known before it is tried.
   std::int64_t usual_room() const { return budget_->total() / 64; }
 
+  // Moves the session to its file. Errors as DiskTier::Evict's.
+  absl::Status Evict(Session* session) ABSL_EXCLUSIVE_LOCKS_REQUIRED(session->gate());
+
   // Errors as DiskTier::Checkpoint's.
   absl::Status Checkpoint(Session* session);
   // Checkpoints of all sessions that have changed since; the first error, after all were tried.
   absl::Status CheckpointAll();
 
-  std::int64_t evictions() const { return evictions_.load(); }
-  std::int64_t restores() const { return restores_.load(); }
-  std::int64_t checkpoints() const { return checkpoints_.load(); }
-  // Evictions and checkpoints that failed.
-  std::int64_t failures() const { return failures_.load(); }
+  // As TierHealth::Check; OK without a disk.
+  absl::Status Health() const { return health_.Check(); }
+
+  // Moves of one kind, since the start.
+  struct Moves {
+    DurationHistogram times;  // of those that succeeded
+    std::atomic<std::int64_t> failures{0};
+
+    std::int64_t Successes() const;
+    void Count(const absl::Status& status, std::chrono::steady_clock::time_point began);
+  };
+  const Moves& evictions() const { return evictions_; }
+  const Moves& restores() const { return restores_; }
+  const Moves& checkpoints() const { return checkpoints_; }
+  std::int64_t restores_within_minute() const { return restores_within_minute_.load(); }
+  std::int64_t passes() const { return passes_.load(); }
+  std::int64_t failed_passes() const { return failed_passes_.load(); }
 
  private:
+  using Clock = std::chrono::steady_clock;
+
   void Loop();
   void Pass() noexcept;
+  void CheckpointDue();
   std::vector<EvictionDecision> Plan(std::int64_t wanted);
   Room EvictIfUnused(Session* session);
-  void Count(const absl::Status& status, const Session& session,
-             std::atomic<std::int64_t>* successes);
+  void TellOfFailure(std::string_view session, const absl::Status& status);
   absl::Status CheckpointIfChanged(Session* session);
 
   const StoreOptions options_;
@@ -105,10 +126,13 @@ class Tiers {
   MemoryBudget* const budget_;
 
   std::atomic<int> moving_{0};  // checkpoints and restores, which hold memory of no session
-  std::atomic<std::int64_t> evictions_{0};
-  std::atomic<std::int64_t> restores_{0};
-  std::atomic<std::int64_t> checkpoints_{0};
-  std::atomic<std::int64_t> failures_{0};
+  Moves evictions_;
+  Moves restores_;
+  Moves checkpoints_;
+  std::atomic<std::int64_t> restores_within_minute_{0};
+  std::atomic<std::int64_t> passes_{0};
+  std::atomic<std::int64_t> failed_passes_{0};
+  TierHealth health_;
 
   Mutex room_mutex_;  // one at a time makes room: who waits finds it made
 

@@ -17,19 +17,6 @@ namespace oscarkv::testing {
 namespace {
 
 constexpr TestModel kWide = {.layers = 1, .query_heads = 16, .kv_heads = 16, .dim = 256};
-constexpr char kHealthCheck[] = "/grpc.health.v1.Health/Check";
-constexpr char kServing[] = "\x08\x01";     // HealthCheckResponse{status: SERVING}
-constexpr char kNotServing[] = "\x08\x02";  // HealthCheckResponse{status: NOT_SERVING}
-
-std::string HealthOf(TestServer& server, const std::string& service) {
-  // HealthCheckRequest{service}
-  std::string request;
-  if (!service.empty()) request = std::string("\x0a") + static_cast<char>(service.size()) + service;
-  std::string response;
-  const absl::Status s = CallRaw(server.channel(), kHealthCheck, request, response);
-  return s.ok() ? response : std::string(s.message());
-}
-
 TEST(StopTest, HealthAndReflectionAnswer) {
   TestServer server;
   EXPECT_EQ(HealthOf(server, ""), kServing);

@@ -71,6 +71,16 @@ TestServer::TestServer(const Config& config) {
   stub_ = v1::KvCacheService::NewStub(channel_);
 }
 
+std::string HealthOf(TestServer& server, const std::string& service) {
+  // HealthCheckRequest{service}
+  std::string request;
+  if (!service.empty()) request = std::string("\x0a") + static_cast<char>(service.size()) + service;
+  std::string response;
+  const absl::Status s =
+      CallRaw(server.channel(), "/grpc.health.v1.Health/Check", request, response);
+  return s.ok() ? response : std::string(s.message());
+}
+
 v1::Session Create(Stub& stub, const std::string& id, const TestModel& model) {
   v1::CreateSessionResponse response;
   const absl::Status s = Call(stub, &Stub::CreateSession, CreateRequest(id, model), response);

@@ -54,6 +54,11 @@ class TestServer {
   std::unique_ptr<Stub> stub_;
 };
 
+// What its health service says of a service; "": of the process. An error's message otherwise.
+std::string HealthOf(TestServer& server, const std::string& service);
+inline constexpr char kServing[] = "\x08\x01";     // HealthCheckResponse{status: SERVING}
+inline constexpr char kNotServing[] = "\x08\x02";  // HealthCheckResponse{status: NOT_SERVING}
+
 // These fail the test unless the call, and its items, succeed.
 v1::Session Create(Stub& stub, const std::string& id, const TestModel& model = {});
 v1::Session Get(Stub& stub, const std::string& id);
