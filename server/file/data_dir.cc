@@ -295,6 +295,11 @@ void DataDir::Withhold(std::string_view session_id, absl::Status why) {
   withheld_[SessionFileName(session_id)] = std::move(why);
 }
 
+absl::Status DataDir::SyncAll() const {
+  if (Uninterrupted([&] { return calls_->Syncfs(lock_); }) == 0) return absl::OkStatus();
+  return SystemError("sync the file system of", path_);
+}
+
 absl::StatusOr<std::uint64_t> DataDir::FreeBytes() const {
   struct statvfs status {};
   if (Uninterrupted([&] { return calls_->Statvfs(path_.c_str(), &status); }) != 0) {

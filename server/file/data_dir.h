@@ -96,6 +96,9 @@ class DataDir {
   // call meanwhile, but Scan, which may tell of the file just then.
   void Withhold(std::string_view session_id, absl::Status why);
 
+  // All that was written to the file system survives a loss of power then.
+  absl::Status SyncAll() const;
+
   // That may still be written.
   absl::StatusOr<std::uint64_t> FreeBytes() const;
 

@@ -56,6 +56,8 @@ int SystemCalls::Fdatasync(int file) { return ::fdatasync(file); }
 
 int SystemCalls::Fsync(int file) { return ::fsync(file); }
 
+int SystemCalls::Syncfs(int file) { return ::syncfs(file); }
+
 int SystemCalls::Ftruncate(int file, off_t length) { return ::ftruncate(file, length); }
 
 int SystemCalls::Rename(const char* from, const char* to) { return ::rename(from, to); }

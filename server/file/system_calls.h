@@ -26,6 +26,7 @@ class SystemCalls {
   virtual ssize_t Pread(int file, void* bytes, std::size_t count, off_t offset);
   virtual int Fdatasync(int file);
   virtual int Fsync(int file);
+  virtual int Syncfs(int file);
   virtual int Ftruncate(int file, off_t length);
   virtual int Rename(const char* from, const char* to);
   virtual int Unlink(const char* path);

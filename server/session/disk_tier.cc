@@ -51,6 +51,7 @@ absl::Status DiskTier::Checkpoint(Session* session) ABSL_NO_THREAD_SAFETY_ANALYS
   SessionCommit commit;
   std::optional<MutexLock> file_lock;
   std::optional<Unsaved> unsaved;
+  session->AwaitFile();
   {
     const AloneInGate alone(&session->gate());
     if (session->deleted() || session->evicted()) return absl::OkStatus();
@@ -119,8 +120,9 @@ absl::Status DiskTier::Restore(Session* session) {
   MutexLock file_lock(&session->file_mutex());
   if (!session->file().state) return SessionNotFound(session->config()->id);  // superseded
   const SessionFileState& state = *session->file().state;
-  absl::StatusOr<std::unique_ptr<PosixFile>> file =
-      PosixFile::Open(dir_->PathOf(session->config()->id), dir_->calls());
+  const std::string path = dir_->PathOf(session->config()->id);
+  absl::StatusOr<std::unique_ptr<PosixFile>> file = PosixFile::Open(path, dir_->calls());
+  if (absl::IsNotFound(file.status())) return FileDamaged(0, "no file", path);
   if (!file.ok()) return file.status();
   SessionLoader loader(backend_, pool_, budget_);
   if (absl::Status s = loader.TakeAll(**file, state); !s.ok()) return s;
@@ -173,6 +175,10 @@ std::int64_t DiskTier::LiveBytes(Session* session) const {
   MutexLock file_lock(&session->file_mutex());
   const std::optional<SessionFileState>& state = session->file().state;
   return state ? static_cast<std::int64_t>(state->live_bytes()) : 0;
+}
+
+absl::Status DiskTier::SyncFound() {
+  return durability_ == Durability::kSynced ? dir_->SyncAll() : absl::OkStatus();
 }
 
 void DiskTier::Adopt(const SessionFileContents& contents, Session* session) {

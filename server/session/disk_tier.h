@@ -66,6 +66,9 @@ class DiskTier {
   std::int64_t written_bytes() const { return written_bytes_.load(); }
   std::int64_t read_bytes() const { return read_bytes_.load(); }
 
+  // To be called before sessions are adopted, which count as durable then: a server that was killed
+  // may have left what it had not synced yet.
+  absl::Status SyncFound();
   // A session that was found in the directory: makes it one that is evicted. REQUIRES: nobody knows
   // it yet; `contents` are its file's.
   void Adopt(const SessionFileContents& contents, Session* session);

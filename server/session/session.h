@@ -122,6 +122,14 @@ class Session {
     std::optional<SessionFileState> state;
   };
   Mutex& file_mutex() ABSL_LOCK_RETURNED(file_mutex_) { return file_mutex_; }
+  // Waits until what is being written now is. For who needs the file next, alone in the gate:
+  // whoever waits there keeps all others out.
+  void AwaitFile() ABSL_LOCKS_EXCLUDED(file_mutex_) { MutexLock lock(&file_mutex_); }
+  bool FileIsBusy() ABSL_LOCKS_EXCLUDED(file_mutex_) {
+    if (!file_mutex_.TryLock()) return true;
+    file_mutex_.Unlock();
+    return false;
+  }
   File& file() ABSL_EXCLUSIVE_LOCKS_REQUIRED(file_mutex_) { return file_; }
   // Tokens before it are as at the last commit. Taking it, for a commit, sets it to all; a commit
   // that fails lowers it again.

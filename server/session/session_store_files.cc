@@ -73,7 +73,9 @@ void SessionStore::Impl::GoOnAbove(std::uint64_t generation) {
 
 absl::StatusOr<RecoveryReport> SessionStore::Impl::Recover() {
   RecoveryReport report;
-  absl::Status s = data_dir_->Scan([&](const ScannedFile& file) {
+  absl::Status s = disk_->SyncFound();
+  if (!s.ok()) return s;
+  s = data_dir_->Scan([&](const ScannedFile& file) {
     if (file.found != FoundFile::kSession) {
       report.remarks.push_back(file.contents.ok() ? absl::StrCat(file.path, ": no session file")
                                                   : std::string(file.contents.status().message()));
@@ -114,6 +116,7 @@ absl::StatusOr<SessionInfo> SessionStore::Impl::Move(std::string_view id, std::u
   const absl::StatusOr<std::shared_ptr<Session>> found = Find(id);
   if (!found.ok()) return found.status();
   Session& session = **found;
+  session.AwaitFile();
   {
     const AloneInGate alone(&session.gate());
     if (absl::Status s = CheckNamed(session, generation); !s.ok()) return s;

@@ -66,6 +66,7 @@ absl::Status SessionStore::Impl::Delete(std::string_view id, std::uint64_t gener
   const absl::StatusOr<std::shared_ptr<Session>> found = Find(id);
   if (!found.ok()) return found.status();
   Session& session = **found;
+  session.AwaitFile();
   const AloneInGate alone(&session.gate());
   if (absl::Status s = CheckNamed(session, generation); !s.ok()) return s;
   if (disk_) {
@@ -82,6 +83,7 @@ absl::StatusOr<SessionInfo> SessionStore::Impl::Truncate(std::string_view id,
   const absl::StatusOr<std::shared_ptr<Session>> found = Find(id);
   if (!found.ok()) return found.status();
   Session& session = **found;
+  session.AwaitFile();
   const AloneInGate alone(&session.gate());
   if (session.deleted()) return SessionNotFound(id);
   const SessionInfo info = session.Info();

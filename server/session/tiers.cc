@@ -221,8 +221,9 @@ bool Tiers::Patience::TryAgain(std::int64_t wanted) {
     if (!asked_for_most) times_ *= 2;
     if (room == Room::kMade) return !asked_for_most || --last_tries_ >= 0;
     if (asked_for_most && (room == Room::kNone || wait_ == Wait::kForNothing)) return false;
-    if (room == Room::kBusy && wait_ == Wait::kForRoom)
+    if (room == Room::kBusy && wait_ == Wait::kForRoom) {
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
   }
   return false;
 }
@@ -273,7 +274,7 @@ std::vector<EvictionDecision> Tiers::Plan(std::int64_t wanted) {
 
 Tiers::Room Tiers::EvictIfUnused(Session* session) ABSL_NO_THREAD_SAFETY_ANALYSIS {
   const TryAloneInGate gate(&session->gate());
-  if (!gate.alone()) return Room::kBusy;
+  if (!gate.alone() || session->FileIsBusy()) return Room::kBusy;
   if (session->deleted() || session->evicted()) return Room::kNone;
   return Evict(session).ok() ? Room::kMade : Room::kNone;
 }

@@ -53,6 +53,7 @@ struct FailingCalls : SystemCalls {
   }
   int Fdatasync(int file) override { return Fails() ? -1 : SystemCalls::Fdatasync(file); }
   int Fsync(int file) override { return Fails() ? -1 : SystemCalls::Fsync(file); }
+  int Syncfs(int file) override { return Fails() ? -1 : SystemCalls::Syncfs(file); }
   int Ftruncate(int file, off_t length) override {
     return Fails() ? -1 : SystemCalls::Ftruncate(file, length);
   }

@@ -45,6 +45,11 @@ struct FailingDisk : FailingCalls {
   }
   int Fdatasync(int /*file*/) override { return Fails() ? -1 : 0; }
   int Fsync(int /*file*/) override { return Fails() ? -1 : 0; }
+  int Syncfs(int /*file*/) override {
+    ++all_synced;
+    return Fails() ? -1 : 0;
+  }
+  int all_synced = 0;
 };
 
 // What a worker has appended to a session and not dropped: a seed for each position.
@@ -243,6 +248,14 @@ TEST_F(DiskFaultTest, KeysOfPrefixesThatATruncateEndedDoNotComeBack) {
   const auto other = store_->Create(config);
   ASSERT_TRUE(other.ok()) << other.status();
   EXPECT_EQ(other->reused_length, 200);
+}
+
+TEST_F(DiskFaultTest, WhatIsFoundIsSyncedBeforeItIsCalledDurable) {
+  Start();
+  EXPECT_EQ(failing_.all_synced, 0);
+  options_.durability = Durability::kSynced;
+  Start();
+  EXPECT_EQ(failing_.all_synced, 1);
 }
 
 // A life of sessions in steps, each of which may fail. After a step that fails all is as before.
