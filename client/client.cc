@@ -105,6 +105,20 @@ struct Client::Connection {
     return response;
   }
 
+  // Of methods that name a session and a generation, and return the session.
+  template <typename Request, typename Response>
+  absl::StatusOr<v1::Session> CallOnSession(grpc::Status (Stub::*method)(grpc::ClientContext*,
+                                                                         const Request&, Response*),
+                                            const std::string& session, std::uint64_t generation,
+                                            const CallOptions& call_options) {
+    Request request;
+    request.set_session(session);
+    request.set_generation(generation);
+    auto response = Call(method, request, call_options, /*repeatable=*/true);
+    if (!response.ok()) return response.status();
+    return std::move(*response->mutable_session());
+  }
+
   // `open` is the stub's method that opens the stream.
   template <typename Stream, typename Open>
   std::unique_ptr<Stream> OpenStream(Open open, const CallOptions& call_options) {
@@ -211,6 +225,24 @@ absl::StatusOr<v1::Session> Client::TruncateSession(const std::string& session,
   auto response = connection_->Call(&Stub::TruncateSession, request, options, true);
   if (!response.ok()) return response.status();
   return std::move(*response->mutable_session());
+}
+
+absl::StatusOr<v1::Session> Client::EvictSession(const std::string& session,
+                                                 std::uint64_t generation,
+                                                 const CallOptions& options) {
+  return connection_->CallOnSession(&Stub::EvictSession, session, generation, options);
+}
+
+absl::StatusOr<v1::Session> Client::RestoreSession(const std::string& session,
+                                                   std::uint64_t generation,
+                                                   const CallOptions& options) {
+  return connection_->CallOnSession(&Stub::RestoreSession, session, generation, options);
+}
+
+absl::StatusOr<v1::Session> Client::CheckpointSession(const std::string& session,
+                                                      std::uint64_t generation,
+                                                      const CallOptions& options) {
+  return connection_->CallOnSession(&Stub::CheckpointSession, session, generation, options);
 }
 
 absl::StatusOr<v1::AppendResponse> Client::Append(const v1::AppendRequest& request,

@@ -10,10 +10,11 @@
 // status of a call says nothing of its items: see FirstItemError().
 //
 // Retries. Calls that may be repeated by contract are, with growing pauses, while the server cannot
-// be reached or asks to come back: all reads, CreateSession, ForkSession, TruncateSession, Attend
-// and Append whose items name their expected_length, ImportSession, and ExportSession until its
-// first bytes are there. DeleteSession never is: whether the first try was done must be found out
-// by whoever asked for it. Streams never are either, except ReadTokens.
+// be reached or asks to come back: all reads, CreateSession, ForkSession, TruncateSession,
+// EvictSession, RestoreSession, CheckpointSession, Attend and Append whose items name their
+// expected_length, ImportSession, and ExportSession until its first bytes are there. DeleteSession
+// never is: whether the first try was done must be found out by whoever asked for it. Streams never
+// are either, except ReadTokens.
 //
 // Thread-safety: all functions of Client may be called at once. A stream is for one thread that
 // writes and one that reads.
@@ -95,6 +96,15 @@ class Client {
   // Returns the session with its new generation.
   absl::StatusOr<v1::Session> TruncateSession(const std::string& session, std::uint64_t generation,
                                               std::int64_t length, const CallOptions& options = {});
+  // Of servers that keep sessions in files. generation 0: whatever the session's is.
+  absl::StatusOr<v1::Session> EvictSession(const std::string& session, std::uint64_t generation = 0,
+                                           const CallOptions& options = {});
+  absl::StatusOr<v1::Session> RestoreSession(const std::string& session,
+                                             std::uint64_t generation = 0,
+                                             const CallOptions& options = {});
+  absl::StatusOr<v1::Session> CheckpointSession(const std::string& session,
+                                                std::uint64_t generation = 0,
+                                                const CallOptions& options = {});
 
   absl::StatusOr<v1::AppendResponse> Append(const v1::AppendRequest& request,
                                             const CallOptions& options = {});

@@ -92,6 +92,26 @@ absl::Status RunDelete(const CommandContext& context, const std::string& address
   return absl::OkStatus();
 }
 
+using MoveCall = absl::StatusOr<v1::Session> (Client::*)(const std::string& session,
+                                                         std::uint64_t generation,
+                                                         const CallOptions& options);
+
+absl::Status RunMove(const CommandContext& context, const std::string& address, MoveCall call,
+                     const std::string& id, std::uint64_t generation) {
+  const auto client = ConnectForCommand(address);
+  if (!client.ok()) return client.status();
+  // A large session takes its time to be written or read.
+  const auto session = ((**client).*call)(id, generation, {.timeout = absl::Hours(1)});
+  if (!session.ok()) return session.status();
+  if (context.json) return PrintJson(context.out, *session);
+  context.out << session->id() << ", " << session->committed_length() << " tokens, "
+              << session->durable_length() << " durable, "
+              << (session->evicted() ? "in its file alone"
+                                     : FormatBytes(session->resident_bytes()) + " resident")
+              << "\n";
+  return absl::OkStatus();
+}
+
 // "" or what is wrong, as the parser wants it.
 std::string CheckGeneration(const std::string& text) {
   std::uint64_t generation = 0;
@@ -159,16 +179,44 @@ void AddForkCommand(CLI::App& group, CommandContext& context) {
   });
 }
 
+// Of a command that is for a session, maybe only of one generation.
+struct SessionCommand {
+  Command command;
+  const CLI::Option& id;
+  const CLI::Option& generation;
+
+  std::uint64_t OnlyGeneration() const {
+    return generation.empty() ? 0 : generation.as<std::uint64_t>();
+  }
+};
+
+SessionCommand AddSessionCommand(CLI::App& group, CommandContext& context, const std::string& name,
+                                 const std::string& help) {
+  const Command command = AddCommand(group, context, name, help);
+  const CLI::Option& id = *command.app.add_option("session", "Its id")->type_name("ID")->required();
+  const CLI::Option& generation =
+      *command.app.add_option("--generation", "Only if it is of this generation")
+           ->check(CheckGeneration, "NUMBER");
+  return {command, id, generation};
+}
+
 void AddDeleteCommand(CLI::App& group, CommandContext& context) {
-  const Command remove = AddCommand(group, context, "delete", "Delete a session");
-  const auto* id = remove.app.add_option("session", "Its id")->type_name("ID")->required();
-  const auto* generation =
-      remove.app.add_option("--generation", "Only if it is of this generation")
-          ->check(CheckGeneration, "NUMBER");
-  remove.app.callback([&context, remove, id, generation] {
-    context.run = [&context, remove, id, generation] {
-      const std::uint64_t only = generation->empty() ? 0 : generation->as<std::uint64_t>();
-      return RunDelete(context, AddressOf(remove.address), id->as<std::string>(), only);
+  const SessionCommand remove = AddSessionCommand(group, context, "delete", "Delete a session");
+  remove.command.app.callback([&context, remove] {
+    context.run = [&context, remove] {
+      return RunDelete(context, AddressOf(remove.command.address), remove.id.as<std::string>(),
+                       remove.OnlyGeneration());
+    };
+  });
+}
+
+void AddMoveCommand(CLI::App& group, CommandContext& context, const std::string& name,
+                    const std::string& help, MoveCall call) {
+  const SessionCommand move = AddSessionCommand(group, context, name, help);
+  move.command.app.callback([&context, move, call] {
+    context.run = [&context, move, call] {
+      return RunMove(context, AddressOf(move.command.address), call, move.id.as<std::string>(),
+                     move.OnlyGeneration());
     };
   });
 }
@@ -182,6 +230,12 @@ void AddSessionCommands(CLI::App& app, CommandContext& context) {
   AddGetCommand(group, context);
   AddForkCommand(group, context);
   AddDeleteCommand(group, context);
+  AddMoveCommand(group, context, "evict", "Move a session to its file, and free its memory",
+                 &Client::EvictSession);
+  AddMoveCommand(group, context, "restore", "Bring a session back to memory from its file",
+                 &Client::RestoreSession);
+  AddMoveCommand(group, context, "checkpoint", "Write what a session has to its file",
+                 &Client::CheckpointSession);
   AddSessionExportCommand(group, context);
   AddSessionImportCommand(group, context);
   AddSessionVerifyCommand(group, context);

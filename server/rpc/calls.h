@@ -52,11 +52,15 @@ std::string TenantOf(const Handlers& handlers, const Request& request) {
   }
 }
 
+template <typename Request, typename... Others>
+inline constexpr bool kIsOneOf = (std::is_same_v<Request, Others> || ...);
+
 // The sessions that the store serves a request on when no other one is inside them.
 template <typename Request>
 std::vector<std::uint64_t> WholeSessionsOf(const Request& request) {
-  if constexpr (std::is_same_v<Request, v1::TruncateSessionRequest> ||
-                std::is_same_v<Request, v1::DeleteSessionRequest>) {
+  if constexpr (kIsOneOf<Request, v1::TruncateSessionRequest, v1::DeleteSessionRequest,
+                         v1::EvictSessionRequest, v1::RestoreSessionRequest,
+                         v1::CheckpointSessionRequest>) {
     return {KeyOfSession(request.session())};
   } else if constexpr (std::is_same_v<Request, v1::ForkSessionRequest>) {
     return KeysOfForks(request);

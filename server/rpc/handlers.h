@@ -42,6 +42,12 @@ class Handlers {
                            v1::ForkSessionResponse& response);
   absl::Status TruncateSession(const v1::TruncateSessionRequest& request,
                                v1::TruncateSessionResponse& response);
+  absl::Status EvictSession(const v1::EvictSessionRequest& request,
+                            v1::EvictSessionResponse& response);
+  absl::Status RestoreSession(const v1::RestoreSessionRequest& request,
+                              v1::RestoreSessionResponse& response);
+  absl::Status CheckpointSession(const v1::CheckpointSessionRequest& request,
+                                 v1::CheckpointSessionResponse& response);
   absl::Status Append(const v1::AppendRequest& request, v1::AppendResponse& response);
   absl::Status Attend(const v1::AttendRequest& request, v1::AttendResponse& response);
 

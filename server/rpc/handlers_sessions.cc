@@ -14,6 +14,22 @@
 #include "server/rpc/limits.h"
 
 namespace oscarkv {
+namespace {
+
+// Of requests that name a session and a generation, and answer with the session.
+template <typename Request, typename Response>
+absl::Status Move(SessionStore* store,
+                  absl::StatusOr<SessionInfo> (SessionStore::*move)(std::string_view,
+                                                                    std::uint64_t),
+                  const Request& request, Response& response) {
+  if (absl::Status s = CheckId("session", request.session(), /*required=*/true); !s.ok()) return s;
+  const absl::StatusOr<SessionInfo> info = (store->*move)(request.session(), request.generation());
+  if (!info.ok()) return info.status();
+  EncodeSession(*info, SessionParts::kAll, *response.mutable_session());
+  return absl::OkStatus();
+}
+
+}  // namespace
 
 absl::Status Handlers::GetServerInfo(const v1::GetServerInfoRequest& /*request*/,
                                      v1::GetServerInfoResponse& response) {
@@ -109,6 +125,21 @@ absl::Status Handlers::TruncateSession(const v1::TruncateSessionRequest& request
   if (!info.ok()) return info.status();
   EncodeSession(*info, SessionParts::kAll, *response.mutable_session());
   return absl::OkStatus();
+}
+
+absl::Status Handlers::EvictSession(const v1::EvictSessionRequest& request,
+                                    v1::EvictSessionResponse& response) {
+  return Move(store_, &SessionStore::Evict, request, response);
+}
+
+absl::Status Handlers::RestoreSession(const v1::RestoreSessionRequest& request,
+                                      v1::RestoreSessionResponse& response) {
+  return Move(store_, &SessionStore::Restore, request, response);
+}
+
+absl::Status Handlers::CheckpointSession(const v1::CheckpointSessionRequest& request,
+                                         v1::CheckpointSessionResponse& response) {
+  return Move(store_, &SessionStore::Checkpoint, request, response);
 }
 
 }  // namespace oscarkv

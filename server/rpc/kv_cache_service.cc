@@ -67,6 +67,21 @@ grpc::ServerUnaryReactor* KvCacheService::TruncateSession(Context* context, cons
   return Unary("TruncateSession", &Handlers::TruncateSession, context, request, reply);
 }
 
+grpc::ServerUnaryReactor* KvCacheService::EvictSession(Context* context, const Bytes* request,
+                                                       Bytes* reply) {
+  return Unary("EvictSession", &Handlers::EvictSession, context, request, reply);
+}
+
+grpc::ServerUnaryReactor* KvCacheService::RestoreSession(Context* context, const Bytes* request,
+                                                         Bytes* reply) {
+  return Unary("RestoreSession", &Handlers::RestoreSession, context, request, reply);
+}
+
+grpc::ServerUnaryReactor* KvCacheService::CheckpointSession(Context* context, const Bytes* request,
+                                                            Bytes* reply) {
+  return Unary("CheckpointSession", &Handlers::CheckpointSession, context, request, reply);
+}
+
 grpc::ServerUnaryReactor* KvCacheService::Append(Context* context, const Bytes* request,
                                                  Bytes* reply) {
   return new UnaryBatchCall<AppendMessages>({handlers_, queue_, "Append", context},

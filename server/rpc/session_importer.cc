@@ -17,6 +17,13 @@ absl::Status NoHeader() {
   return InvalidField("header", "not there", "a header in the first message");
 }
 
+// What the file has otherwise than the header says is named as a field of the header.
+absl::Status AsOfHeader(const absl::Status& status) {
+  const absl::optional<ErrorDetails> details = DetailsOf(status);
+  return details && details->reason == "FILE_MISMATCH" ? WithFieldPrefix(status, "header.")
+                                                       : status;
+}
+
 }  // namespace
 
 absl::Status SessionImporter::Begin(const v1::ImportSessionHeader& header) {
@@ -35,7 +42,7 @@ absl::Status SessionImporter::Take(const v1::ImportSessionRequest& request) {
       return Begin(request.header());
     case v1::ImportSessionRequest::kData:
       if (import_ == nullptr) return NoHeader();
-      return import_->Push(std::as_bytes(std::span<const char>(request.data())));
+      return AsOfHeader(import_->Push(std::as_bytes(std::span<const char>(request.data()))));
     case v1::ImportSessionRequest::PART_NOT_SET:
       break;
   }

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <sstream>
@@ -12,6 +13,7 @@
 #include "client/cli/table.h"
 #include "client/client.h"
 #include "client/replay/local_server.h"
+#include "server/server.h"
 #include "tests/client/recording_builder.h"
 #include "tests/client/run_cli.h"
 
@@ -110,6 +112,12 @@ TEST_F(CliTest, FailuresAreOneAndSayWhy) {
     EXPECT_THAT(result.err, HasSubstr("NOT_FOUND"));
     EXPECT_THAT(result.err, HasSubstr("reason: SESSION_NOT_FOUND"));
   }
+  for (const char* command : {"evict", "restore", "checkpoint"}) {
+    result = Oscarkv({"session", command, "none", "--address", address()});
+    EXPECT_EQ(result.code, 1);
+    EXPECT_THAT(result.err, HasSubstr("FAILED_PRECONDITION"));
+    EXPECT_THAT(result.err, HasSubstr("reason: NO_DATA_DIR"));
+  }
   for (const char* command : {"inspect", "replay"}) {
     result = Oscarkv({command, "/nonexistent/file"});
     EXPECT_EQ(result.code, 1);
@@ -188,6 +196,37 @@ TEST_F(CliTest, SessionsAreListedShownForkedAndDeleted) {
   EXPECT_EQ(result.code, 0);
   EXPECT_EQ(json::parse(result.out), json::object());
   EXPECT_EQ(Oscarkv({"session", "get", "s-1", "--address", address()}).code, 1);
+}
+
+TEST_F(CliTest, SessionsMoveToTheirFilesAndBack) {
+  std::string folder = testing::TempDir() + "cli_XXXXXX";
+  ASSERT_NE(mkdtemp(folder.data()), nullptr);
+  {
+    Config config;
+    config.address = "127.0.0.1:0";
+    config.data_dir = folder;
+    const auto server = Server::Start(config);
+    ASSERT_TRUE(server.ok()) << server.status();
+    const std::string address = (*server)->address();
+    v1::CreateSessionRequest request;
+    request.set_session("s");
+    v1::LayerSpec& layer = *request.add_layers();
+    layer.set_query_heads(1);
+    layer.set_kv_heads(1);
+    layer.set_key_dim(64);
+    const auto session = Client::Connect(address).value()->CreateSession(request);
+    ASSERT_TRUE(session.ok()) << session.status();
+    const auto run = [&](const char* command) {
+      return Oscarkv({"session", command, "s", "--address", address, "--generation",
+                      std::to_string(session->generation())});
+    };
+    EXPECT_EQ(run("checkpoint").out, "s, 0 tokens, 0 durable, 0 B resident\n");
+    EXPECT_EQ(run("evict").out, "s, 0 tokens, 0 durable, in its file alone\n");
+    EXPECT_EQ(run("restore").out, "s, 0 tokens, 0 durable, 0 B resident\n");
+    const CliResult result = Oscarkv({"session", "evict", "s", "--address", address, "--json"});
+    EXPECT_EQ(json::parse(result.out)["evicted"], true);
+  }
+  std::filesystem::remove_all(folder);
 }
 
 TEST_F(CliTest, InspectShowsARecording) {

@@ -175,6 +175,21 @@ class FakeService final : public v1::KvCacheService::Service {
     }
     return Enter("TruncateSession");
   }
+  grpc::Status EvictSession(grpc::ServerContext*, const v1::EvictSessionRequest* request,
+                            v1::EvictSessionResponse* response) override {
+    response->mutable_session()->set_id(request->session());
+    return Enter("EvictSession");
+  }
+  grpc::Status RestoreSession(grpc::ServerContext*, const v1::RestoreSessionRequest* request,
+                              v1::RestoreSessionResponse* response) override {
+    response->mutable_session()->set_id(request->session());
+    return Enter("RestoreSession");
+  }
+  grpc::Status CheckpointSession(grpc::ServerContext*, const v1::CheckpointSessionRequest* request,
+                                 v1::CheckpointSessionResponse* response) override {
+    response->mutable_session()->set_id(request->session());
+    return Enter("CheckpointSession");
+  }
   grpc::Status Append(grpc::ServerContext*, const v1::AppendRequest* request,
                       v1::AppendResponse* response) override {
     {

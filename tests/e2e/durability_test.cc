@@ -129,6 +129,45 @@ TEST_F(DurabilityTest, MoreSessionsThanMemoryHasRoomFor) {
   }
 }
 
+TEST_F(DurabilityTest, SessionsAreCheckpointedEvictedAndRestoredByRequest) {
+  Start("24h");
+  const v1::Session session = Create(*stub_, "a", kModel);
+  Step(session, 0, 300);
+
+  v1::CheckpointSessionRequest checkpoint;
+  v1::CheckpointSessionResponse checkpointed;
+  checkpoint.set_session("a");
+  checkpoint.set_generation(session.generation() + 1);
+  EXPECT_EQ(ReasonOf(Call(*stub_, &Stub::CheckpointSession, checkpoint, checkpointed)),
+            "GENERATION_MISMATCH");
+  checkpoint.set_generation(session.generation());
+  ASSERT_TRUE(Call(*stub_, &Stub::CheckpointSession, checkpoint, checkpointed).ok());
+  EXPECT_EQ(checkpointed.session().durable_length(), 300);
+  EXPECT_EQ(checkpointed.session().layer_states_size(), kModel.layers);
+
+  v1::EvictSessionRequest evict;
+  v1::EvictSessionResponse evicted;
+  evict.set_session("a");
+  for (int time = 0; time < 2; ++time) {
+    ASSERT_TRUE(Call(*stub_, &Stub::EvictSession, evict, evicted).ok());
+    EXPECT_TRUE(evicted.session().evicted());
+    EXPECT_EQ(evicted.session().resident_bytes(), 0);
+  }
+  v1::RestoreSessionRequest restore;
+  v1::RestoreSessionResponse restored;
+  restore.set_session("a");
+  for (int time = 0; time < 2; ++time) {
+    ASSERT_TRUE(Call(*stub_, &Stub::RestoreSession, restore, restored).ok());
+    EXPECT_FALSE(restored.session().evicted());
+    EXPECT_GT(restored.session().resident_bytes(), 0);
+  }
+  EXPECT_EQ(restored.session().generation(), session.generation());
+  Step(session, 300);
+  Stop(SIGKILL);
+  Start("24h");
+  EXPECT_EQ(Get(*stub_, "a").committed_length(), 300);
+}
+
 TEST_F(DurabilityTest, TwoServersDoNotShareADirectory) {
   Start("1s");
   ServerProcess second({absl::StrCat("--data-dir=", folder_, "/data")}, ServerProcess::kDoNotWait);

@@ -158,7 +158,7 @@ TEST(TransferRpcTest, AFileOfAnotherModelIsRefused) {
     const absl::Status s = ImportFile(server.stub(), header, file);
     EXPECT_EQ(s.code(), absl::StatusCode::kFailedPrecondition) << s;
     EXPECT_EQ(ReasonOf(s), "FILE_MISMATCH");
-    EXPECT_EQ(FieldOf(s), field);
+    EXPECT_EQ(FieldOf(s), std::string("header.") + field);
   }
 }
 

@@ -393,6 +393,13 @@ TEST_F(HandlersTest, SessionRequestsNameWhatIsWrong) {
   truncate.set_length(-1);
   EXPECT_EQ(FieldOf(handlers_->TruncateSession(truncate, truncated)), "length");
 
+  v1::EvictSessionResponse evicted;
+  v1::EvictSessionRequest evict;
+  evict.set_session("a b");
+  EXPECT_EQ(FieldOf(handlers_->EvictSession(evict, evicted)), "session");
+  evict.set_session("a");
+  EXPECT_EQ(ReasonOf(handlers_->EvictSession(evict, evicted)), "NO_DATA_DIR");
+
   v1::ListSessionsResponse listed;
   v1::ListSessionsRequest list;
   list.set_page_size(-1);
