@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
+#include <new>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -144,21 +145,28 @@ absl::Status SessionStore::Impl::Read(const std::shared_ptr<const SessionConfig>
 }
 
 void SessionStore::Impl::RunBatch(std::span<BatchItem* const> items, BatchKind kind) {
+  std::vector<BatchItem*> refused;
+  refused.reserve(disk_ ? items.size() : 0);
   Batch(context(), items, kind).Run();
   if (!disk_) return;
-  std::optional<Tiers::Patience> patience;
-  std::vector<BatchItem*> refused;
-  std::size_t before = items.size() + 1;
-  while (true) {
+  const auto find_refused = [&] {
     refused.clear();
     for (BatchItem* item : items) {
       if (absl::IsResourceExhausted(item->status)) refused.push_back(item);
     }
-    if (refused.empty()) return;
+  };
+  std::optional<Tiers::Patience> patience;
+  std::size_t before = items.size() + 1;
+  for (find_refused(); !refused.empty(); find_refused()) {
     // As many as memory has room for go at once.
     if (refused.size() < std::exchange(before, refused.size())) patience.emplace(&tiers_);
-    if (!patience->TryAgain(tiers_.usual_room())) return;
-    Batch(context(), refused, kind).Run();
+    try {
+      if (!patience->TryAgain(tiers_.usual_room())) return;
+      Batch(context(), refused, kind).Run();
+    } catch (const std::bad_alloc&) {  // none of these is applied, but others may be
+      for (BatchItem* item : refused) item->status = no_host_memory_;
+      return;
+    }
   }
 }
 

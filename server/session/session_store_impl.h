@@ -9,6 +9,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "server/base/kernel_status.h"
 #include "server/pages/block_pool.h"
 #include "server/pages/memory_budget.h"
 #include "server/session/batch.h"
@@ -95,6 +96,8 @@ class SessionStore::Impl {
   // From now on all are above one that a file has: those of a file ascend.
   void GoOnAbove(std::uint64_t generation);
 
+  // Made beforehand: copies of it need no memory.
+  const absl::Status no_host_memory_ = OutOfMemory("the server has no memory left");
   Backend* const backend_;
   MemoryBudget budget_;
   BlockPool pool_;

@@ -1,6 +1,8 @@
 // Budgets that are too small for what is asked of them: all goes well, and soon, as long as it is
 // possible one thing after the other.
 #include <chrono>
+#include <filesystem>
+#include <new>
 #include <string>
 #include <utility>
 #include <vector>
@@ -8,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "server/session/session_export.h"
 #include "server/session/session_import.h"
+#include "tests/kernels/support/failing_new.h"
 #include "tests/server/support/store_on_disk.h"
 #include "tests/server/support/test_session.h"
 
@@ -117,6 +120,53 @@ TEST_F(PressureTest, AnImportMakesRoom) {
   ASSERT_TRUE(info.ok()) << info.status();
   EXPECT_EQ(info->committed_length, 2000);
   EXPECT_TRUE(Info("other").evicted);
+}
+
+TEST_F(PressureTest, WhereverHostMemoryEndsABatchThrowsOnlyIfNothingIsApplied) {
+  const std::int64_t budget = BytesOf({400, 400}) * 3 / 4;
+  const LayerSpec spec = SmallLayer(0);
+  const Source source{.spec = &spec, .seed = 20};
+  Start();
+  for (const char* id : {"a", "b"}) {
+    ASSERT_TRUE(store_->Create(SmallSession(id)).ok());
+    Fill(id, 0, 400);
+    ASSERT_TRUE(store_->Evict(id, 0).ok());
+  }
+  std::filesystem::copy(folder_ + "/data", folder_ + "/begin",
+                        std::filesystem::copy_options::recursive);
+  bool struck = true;
+  for (int n = 0; struck; n += 3) {
+    std::filesystem::remove_all(folder_ + "/data");
+    std::filesystem::copy(folder_ + "/begin", folder_ + "/data",
+                          std::filesystem::copy_options::recursive);
+    Start(budget);
+    std::vector<Request> requests;
+    for (const char* id : {"a", "b"}) {
+      requests.push_back(AttendRequest(id, Info(id).generation, source, 400, 10, 2));
+    }
+    std::vector<BatchItem*> items;
+    for (Request& request : requests) {
+      request.item.session = request.session;
+      request.item.outputs = request.outputs.data();
+      request.item.log_sum_exps = request.log_sum_exps.data();
+      items.push_back(&request.item);
+    }
+    bool thrown = false;
+    {
+      const testing::FailingNew failing(n);
+      try {
+        store_->Attend(items);
+      } catch (const std::bad_alloc&) {
+        thrown = true;
+      }
+      struck = failing.struck();
+    }
+    for (const Request& request : requests) {
+      const bool applied = !thrown && request.item.status.ok();
+      ASSERT_EQ(Info(request.session).committed_length, applied ? 410 : 400)
+          << request.session << ", allocation " << n << ": " << request.item.status;
+    }
+  }
 }
 
 }  // namespace
