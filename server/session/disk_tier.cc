@@ -185,6 +185,7 @@ void DiskTier::Adopt(const SessionFileContents& contents, Session* session) {
   const AloneInGate alone(&session->gate());
   MutexLock file_lock(&session->file_mutex());
   session->file().state = contents.state;
+  session->TakeCommit(*contents.state.last_commit());
   session->Evict(contents.state);
   session->SetDurableLength(CommittedLength(*contents.state.last_commit()));
   session->NoteSaved(session->changes(), std::chrono::steady_clock::now());

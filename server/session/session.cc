@@ -204,6 +204,15 @@ absl::Status Session::Share(Session* copy) {
 
 absl::Status Session::ShareLayers(
     Session* other, absl::FunctionRef<absl::Status(LayerState* from, LayerState* to)> share) {
+  absl::Status s = ShareEachLayer(other, share);
+  if (s.ok()) return s;
+  const AloneInGate alone(&other->gate_);
+  other->TruncateLayers(0);
+  return s;
+}
+
+absl::Status Session::ShareEachLayer(
+    Session* other, absl::FunctionRef<absl::Status(LayerState* from, LayerState* to)> share) {
   for (std::size_t i = 0; i < layers_.size(); ++i) {
     Layer& from = *layers_[i];
     Layer& to = *other->layers_[i];
@@ -224,8 +233,6 @@ bool Session::LendPrefix(std::int64_t length, Session* fork) {
   fork->reused_length_ = length;
   if (Fork(length, fork).ok()) return true;
   fork->reused_length_ = 0;
-  const AloneInGate alone(&fork->gate_);
-  fork->TruncateLayers(0);
   return false;
 }
 
@@ -273,6 +280,12 @@ absl::Status Session::Load(const SessionFileState& state, SessionLoader* loader)
   for (std::size_t i = 0; i < layers.size(); ++i) Publish(i, layers[i]->Stats());
   NoteChange();
   return absl::OkStatus();
+}
+
+void Session::TakeCommit(const SessionCommit& commit) {
+  last_truncate_ = commit.last_truncate;
+  retention_ = commit.retention;
+  prefix_limit_ = commit.prefix_limit;
 }
 
 void Session::Evict(const SessionFileState& state) {

@@ -91,18 +91,18 @@ class Session {
     return !asked.request_id.empty() && asked == last_truncate_;
   }
   // Makes of `fork`, which no one else knows and which is empty, what this session would be after a
-  // truncate to `length`. Errors as LayerState::Fork's; then some of its layers have tokens.
-  // REQUIRES: equal layers, and `length` tokens of each.
+  // truncate to `length`. Errors as LayerState::Fork's; then it is empty. REQUIRES: equal
+  // layers, and `length` tokens of each.
   absl::Status Fork(std::int64_t length, Session* fork) ABSL_SHARED_LOCKS_REQUIRED(gate_);
   // Whether the tokens are here that the session's key for a prefix of `length` was given for.
   bool HoldsPrefix(std::int64_t length) const ABSL_SHARED_LOCKS_REQUIRED(gate_) {
     return length <= prefix_limit_ && length <= Info().committed_length;
   }
-  // Fork, for a session that is created; if it fails `fork` is empty. REQUIRES: as Fork.
+  // Fork, for a session that is created. REQUIRES: as Fork.
   bool LendPrefix(std::int64_t length, Session* fork) ABSL_SHARED_LOCKS_REQUIRED(gate_);
 
   // Makes of `copy`, which no one else knows and which is empty, what this session is now. Errors
-  // as LayerState::Share's. REQUIRES: equal layers.
+  // as LayerState::Share's; then it is empty. REQUIRES: equal layers.
   absl::Status Share(Session* copy) ABSL_EXCLUSIVE_LOCKS_REQUIRED(gate_);
   // All layers, for as long as one is alone in the gate.
   std::vector<LayerState*> Layers() ABSL_EXCLUSIVE_LOCKS_REQUIRED(gate_);
@@ -112,6 +112,8 @@ class Session {
   // session is empty. REQUIRES: as SessionLoader::Load.
   absl::Status Load(const SessionFileState& state, SessionLoader* loader)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(gate_);
+  // What a commit says of the session itself; for one that is found in its file.
+  void TakeCommit(const SessionCommit& commit) ABSL_EXCLUSIVE_LOCKS_REQUIRED(gate_);
   // Frees all tokens, which the file has at its last commit. Of a session that a server finds in
   // its directory when it starts, the layers are empty already.
   void Evict(const SessionFileState& state) ABSL_EXCLUSIVE_LOCKS_REQUIRED(gate_);
@@ -171,6 +173,9 @@ class Session {
   // Makes the layers of `other`, which no one else knows, of those of this session.
   absl::Status ShareLayers(Session* other,
                            absl::FunctionRef<absl::Status(LayerState* from, LayerState* to)> share)
+      ABSL_SHARED_LOCKS_REQUIRED(gate_);
+  absl::Status ShareEachLayer(
+      Session* other, absl::FunctionRef<absl::Status(LayerState* from, LayerState* to)> share)
       ABSL_SHARED_LOCKS_REQUIRED(gate_);
   void TruncateLayers(std::int64_t length) ABSL_EXCLUSIVE_LOCKS_REQUIRED(gate_);
   // After published_ has changed.

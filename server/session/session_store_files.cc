@@ -27,7 +27,11 @@ absl::StatusOr<std::unique_ptr<SessionExport>> SessionStore::Impl::Export(
     const AloneInGate alone(&session.gate());
     if (absl::Status s = CheckNamed(session, generation); !s.ok()) return s;
     if (absl::Status s = tiers_.Restore(&session); !s.ok()) return s;
-    if (absl::Status s = session.Share(copy.get()); !s.ok()) return s;
+    const auto share = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(session.gate()) {
+      return session.Share(copy.get());
+    };
+    absl::Status s = tiers_.WithRoom(tiers_.usual_room(), Tiers::Wait::kForRoom, share);
+    if (!s.ok()) return s;
     commit = session.CommitAt(absl::Now());
   }
   return SessionExport::Begin(std::move(fields), std::move(commit), std::move(copy), backend_);

@@ -97,7 +97,10 @@ absl::StatusOr<std::shared_ptr<Session>> SessionStore::Impl::MakeFork(ForkItem* 
   absl::Status status = CheckKept(length, info.committed_length, info);
   if (status.ok()) status = tiers_.Restore(&source);
   if (!status.ok()) return status;
-  status = source.Fork(length, fork.get());
+  const auto share = [&]() ABSL_SHARED_LOCKS_REQUIRED(source.gate()) {
+    return source.Fork(length, fork.get());
+  };
+  status = tiers_.WithRoom(tiers_.usual_room(), Tiers::Wait::kForRoom, share);
   if (!status.ok()) return status;
   fork->NoteChange();
   return fork;

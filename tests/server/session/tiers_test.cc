@@ -119,6 +119,20 @@ TEST_F(TiersTest, WhatIsDurableSurvivesAndTheWorkerGoesOn) {
   ExpectSameTokens("a");
 }
 
+TEST_F(TiersTest, ATruncateIsKnownAfterARestartBeforeTheTokensAreBack) {
+  Start();
+  ASSERT_TRUE(store_->Create(SmallSession("a", 2)).ok());
+  Fill("a", 0, 300);
+  const std::uint64_t generation = Info("a").generation;
+  ASSERT_TRUE(store_->Truncate("a", "truncate", generation, 200).ok());
+  ASSERT_TRUE(store_->Checkpoint("a", 0).ok());
+  Start();
+  const auto again = store_->Truncate("a", "truncate", generation, 200);
+  ASSERT_TRUE(again.ok()) << again.status();
+  EXPECT_EQ(again->committed_length, 200);
+  EXPECT_TRUE(again->evicted);
+}
+
 TEST_F(TiersTest, CheckpointsGoOnAfterEveryRestart) {
   ASSERT_TRUE(plain_->Create(SmallSession("a", 2)).ok());
   for (int boot = 0; boot < 6; ++boot) {
