@@ -165,7 +165,7 @@ void Session::SumUp() {
   }
 }
 
-void Session::TruncateLayers(std::int64_t length) {
+std::vector<LayerStats> Session::CutLayers(std::int64_t length) {
   std::vector<LayerStats> stats;
   stats.reserve(layers_.size());
   for (const std::unique_ptr<Layer>& layer : layers_) {
@@ -178,18 +178,28 @@ void Session::TruncateLayers(std::int64_t length) {
     layer->state.Truncate(length);
     stats.push_back(layer->state.Stats());
   }
-  MutexLock lock(&published_mutex_);
+  return stats;
+}
+
+void Session::PublishAll(const std::vector<LayerStats>& stats) {
   if (evicted_) return;
   for (std::size_t i = 0; i < stats.size(); ++i) Replace(&published_[i], stats[i]);
   SumUp();
 }
 
+void Session::TruncateLayers(std::int64_t length) {
+  const std::vector<LayerStats> stats = CutLayers(length);
+  MutexLock lock(&published_mutex_);
+  PublishAll(stats);
+}
+
 void Session::Truncate(TruncateRecord asked, std::uint64_t new_generation) {
-  TruncateLayers(asked.length);
+  const std::vector<LayerStats> stats = CutLayers(asked.length);
   LowerUnchangedTo(asked.length);
   prefix_limit_ = std::min(prefix_limit_, asked.length);
   last_truncate_ = std::move(asked);
   MutexLock lock(&published_mutex_);
+  PublishAll(stats);
   generation_ = new_generation;
 }
 
@@ -289,8 +299,9 @@ void Session::TakeCommit(const SessionCommit& commit) {
 }
 
 void Session::Evict(const SessionFileState& state) {
-  TruncateLayers(0);
+  const std::vector<LayerStats> stats = CutLayers(0);
   MutexLock lock(&published_mutex_);
+  PublishAll(stats);
   evicted_ = true;
   for (std::size_t i = 0; i < published_.size(); ++i) {
     published_[i] = StatsInFile(config_->layers[i], state.layers()[i]);
@@ -305,9 +316,10 @@ void Session::LowerUnchangedTo(std::int64_t position) {
 }
 
 void Session::Delete() {
-  TruncateLayers(0);
+  const std::vector<LayerStats> stats = CutLayers(0);
   own_memory_.Shrink(own_memory_.bytes());
   MutexLock lock(&published_mutex_);
+  PublishAll(stats);
   deleted_ = true;
 }
 

@@ -177,6 +177,10 @@ class Session {
   absl::Status ShareEachLayer(
       Session* other, absl::FunctionRef<absl::Status(LayerState* from, LayerState* to)> share)
       ABSL_SHARED_LOCKS_REQUIRED(gate_);
+  // What they are afterwards is not published yet: nobody is to see it without what goes with it.
+  std::vector<LayerStats> CutLayers(std::int64_t length) ABSL_EXCLUSIVE_LOCKS_REQUIRED(gate_);
+  void PublishAll(const std::vector<LayerStats>& stats)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(published_mutex_);
   void TruncateLayers(std::int64_t length) ABSL_EXCLUSIVE_LOCKS_REQUIRED(gate_);
   // After published_ has changed.
   void SumUp() ABSL_EXCLUSIVE_LOCKS_REQUIRED(published_mutex_);

@@ -165,6 +165,28 @@ TEST_F(TiersTest, WhatATruncateDropsDoesNotComeBack) {
   ExpectSameTokens("a");
 }
 
+// Who asks meanwhile is told what a session has, or had, never half of it.
+TEST_F(TiersTest, WhatIsToldOfASessionIsWholeWhileItMoves) {
+  Start();
+  ASSERT_TRUE(store_->Create(SmallSession("a", 2)).ok());
+  Fill("a", 0, 300);
+  const std::uint64_t before = Info("a").generation;
+  std::atomic<bool> stopped = false;
+  std::thread reader([&] {
+    while (!stopped) {
+      const SessionInfo info = Info("a");
+      EXPECT_EQ(info.committed_length, info.generation == before ? 300 : 200);
+    }
+  });
+  for (int i = 0; i < 300; ++i) {
+    ASSERT_TRUE(store_->Evict("a", 0).ok());
+    ASSERT_TRUE(store_->Restore("a", 0).ok());
+  }
+  ASSERT_TRUE(store_->Truncate("a", "", before, 200).ok());
+  stopped = true;
+  reader.join();
+}
+
 TEST_F(TiersTest, TwiceTheBudgetInTurnsWithoutAFailure) {
   Start();
   constexpr int kSessions = 10;
