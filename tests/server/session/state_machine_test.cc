@@ -8,7 +8,6 @@
 #include <random>
 #include <string>
 
-#include "absl/strings/numbers.h"
 #include "tests/server/session/model/store_driver.h"
 #include "tests/server/session/model/store_rig.h"
 
@@ -24,19 +23,10 @@ struct Machine {
   std::int64_t full_requests = 0;  // together a million
 };
 
-std::uint64_t Seed(std::uint64_t usual) {
-  const char* const text = std::getenv("OSCARKV_TEST_SEED");
-  std::uint64_t seed = usual;
-  if (text != nullptr) {
-    EXPECT_TRUE(absl::SimpleAtoi(text, &seed)) << text;
-  }
-  return seed;
-}
-
 class StateMachineTest : public ::testing::TestWithParam<Machine> {
  protected:
   StateMachineTest()
-      : seed_(Seed(11)),
+      : seed_(DriverSeed(11)),
         random_(seed_),
         rig_({.budget = GetParam().budget, .files = GetParam().files}),
         driver_({.seed = seed_,

@@ -1,8 +1,10 @@
 #include "tests/server/session/model/store_driver.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <iostream>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "tests/server/support/error_details.h"
 
@@ -14,6 +16,15 @@ constexpr std::size_t kTraceLines = 400;
 constexpr int kMostEvents = 250;  // that a replay must go through
 
 }  // namespace
+
+std::uint64_t DriverSeed(std::uint64_t usual) {
+  const char* const text = std::getenv("OSCARKV_TEST_SEED");
+  std::uint64_t seed = usual;
+  if (text != nullptr) {
+    EXPECT_TRUE(absl::SimpleAtoi(text, &seed)) << text;
+  }
+  return seed;
+}
 
 std::span<const StoreDriver::Operation> StoreDriver::Operations() {
   static constexpr Operation kOperations[] = {

@@ -26,6 +26,9 @@
 
 namespace oscarkv {
 
+// What OSCARKV_TEST_SEED says, or else `usual`.
+std::uint64_t DriverSeed(std::uint64_t usual);
+
 struct DriverOptions {
   std::uint64_t seed = 1;
   std::string name;   // the tenant, and what ids begin with

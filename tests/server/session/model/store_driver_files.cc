@@ -29,8 +29,7 @@ void StoreDriver::Evict() {
        absl::StrCat("evict: ", info.status().ToString(absl::StatusToStringMode::kWithNoExtraData)));
   ExpectRefusal(info.status(), refusal);
   if (info.ok()) {
-    // It may be there already, as of when it went.
-    if (options_.moves_when_told || !info->evicted) {
+    if (options_.moves_when_told) {
       EXPECT_TRUE(info->evicted);
       EXPECT_EQ(info->resident_bytes, 0);
     }

@@ -115,6 +115,8 @@ void StoreDriver::Spoil(Planned* planned) {
       break;
     case 2:
       if (item.num_tokens == 0) break;
+      planned->request.keys.resize(2 * planned->request.keys.size());
+      item.keys.data = planned->request.keys.data();
       item.keys.heads = 2;
       planned->refusal = {absl::StatusCode::kInvalidArgument, "INVALID_FIELD"};
       break;

@@ -73,7 +73,11 @@ absl::Status Undisturbed::Attend(const LayerEvent& event, std::uint64_t seed, Re
 
 ::testing::AssertionResult Undisturbed::IsLike(const SessionStore& store,
                                                const std::string& session) const {
-  const absl::StatusOr<Tokens> tokens = ReadAll(store, session, layer_);
+  absl::StatusOr<Tokens> tokens = ReadAll(store, session, layer_);
+  // Where others move it meanwhile.
+  for (int i = 0; i < 100 && absl::IsUnavailable(tokens.status()); ++i) {
+    tokens = ReadAll(store, session, layer_);
+  }
   if (!tokens.ok()) return ::testing::AssertionFailure() << tokens.status();
   const LayerStats expected = store_->Get("o")->layers[0];
   const absl::StatusOr<SessionInfo> info = store.Get(session);
