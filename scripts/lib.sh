@@ -133,6 +133,7 @@ BUILD_PACKAGES=(
   libgrpc-dev libgrpc++-dev protobuf-compiler protobuf-compiler-grpc libprotobuf-dev libabsl-dev
   libc-ares-dev libre2-dev libssl-dev zlib1g-dev
   libtbb-dev libhwy-dev libisal-dev libspdlog-dev libcli11-dev nlohmann-json3-dev
+  prometheus-cpp-dev
   libgtest-dev libgmock-dev
 )
 # clang-format is of one version, or machines would disagree on the format.

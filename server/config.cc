@@ -183,6 +183,14 @@ constexpr Setting kSettings[] = {
      [](std::string_view value, Config& config) {
        return ParseDuration(value, absl::ZeroDuration(), absl::Hours(1), config.shutdown_grace);
      }},
+    {"metrics-address", "OSCARKV_METRICS_ADDRESS", "127.0.0.1:9464",
+     "off, or host:port, a name or IPv4 (port 0: any free one)",
+     "Where Prometheus finds /metrics, over HTTP. Whoever reaches it may read it.",
+     [](std::string_view value, Config& config) {
+       config.metrics_address = value == "off" ? "" : value;
+       return value == "off" ||
+              (IsAddress(value) && !value.starts_with("unix:") && !value.starts_with("["));
+     }},
     {"log-level", "OSCARKV_LOG_LEVEL", "info", "debug, info, warn or error",
      "The least important events that are logged. debug: every request.",
      [](std::string_view value, Config& config) {

@@ -31,6 +31,9 @@ struct Config {
   absl::Duration checkpoint_interval = absl::Seconds(60);
   absl::Duration settle_after = absl::Seconds(60);
   absl::Duration shutdown_grace = absl::Seconds(10);
+  // host:port (IPv4), port 0: any free one; empty: none. The program's default is another: servers
+  // in the process of a test or a tool would get in each other's way.
+  std::string metrics_address;
   LogLevel log_level = LogLevel::kInfo;
   LogFormat log_format = LogFormat::kText;
 };

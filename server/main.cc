@@ -65,6 +65,7 @@ int Serve(const oscarkv::Config& config) {
   }
   oscarkv::Log(LogLevel::kInfo, "serving",
                {{"address", (*server)->address()},
+                {"metrics", (*server)->metrics_address()},
                 {"version", std::string(oscarkv::ServerVersion())},
                 {"backend", (*server)->backend()}});
   const int signal = WaitForStop(signals);

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <random>
 #include <utility>
@@ -16,11 +17,13 @@
 #include "grpcpp/ext/proto_server_reflection_plugin.h"
 #include "grpcpp/grpcpp.h"
 #include "grpcpp/health_check_service_interface.h"
+#include "server/base/error_counts.h"
 #include "server/base/kernel_status.h"
 #include "server/base/string_view.h"
 #include "server/file/data_dir.h"
 #include "server/health_watch.h"
 #include "server/log.h"
+#include "server/metrics/metrics_endpoint.h"
 #include "server/rpc/kv_cache_service.h"
 #include "server/session/session_store.h"
 
@@ -119,6 +122,7 @@ class Server::Impl {
   absl::Status Start(const Config& config);
   bool Drain(absl::Duration grace);
   std::string address() const { return address_; }
+  std::string metrics_address() const { return metrics_ ? metrics_->address() : "off"; }
   std::string backend() const {
     const int threads = backend_info_.threads;
     return absl::StrCat(backend_info_.name, ", ", backend_info_.device, ", ", threads,
@@ -129,6 +133,8 @@ class Server::Impl {
   absl::Status MakeStore(const Config& config);
   absl::Status Recover();
   void CheckpointAll();
+  absl::Status ServeMetrics(const Config& config);
+  Readings ReadMetrics() const;
   absl::Status Listen(const Config& config);
   // Whether the service serves well; "" of the health service is whether the process answers.
   void TellHealth(const absl::Status& status);
@@ -142,6 +148,8 @@ class Server::Impl {
   std::unique_ptr<grpc::Server> listener_;
   std::unique_ptr<HealthWatch> watch_;
   std::string address_;
+  std::atomic<bool> ready_{false};  // what the health service says of the service
+  std::unique_ptr<MetricsEndpoint> metrics_;
 };
 
 absl::Status Server::Impl::Start(const Config& config) {
@@ -157,6 +165,7 @@ absl::Status Server::Impl::Start(const Config& config) {
   const ServiceOptions options = {.threads = 2 + std::clamp(backend_info_.threads, 2, 14),
                                   .max_concurrent_requests = config.max_concurrent_requests};
   service_ = std::make_unique<KvCacheService>(store_.get(), facts, options);
+  if (absl::Status s = ServeMetrics(config); !s.ok()) return s;
   return Listen(config);
 }
 
@@ -226,6 +235,7 @@ absl::Status Server::Impl::Listen(const Config& config) {
   }
   listener_->GetHealthCheckService()->SetServingStatus(v1::KvCacheService::service_full_name(),
                                                        true);
+  ready_ = true;
   address_ = address.starts_with(kUnix)
                  ? config.address
                  : absl::StrCat(ToAbsl(address.substr(0, address.rfind(':'))), ":", port);
@@ -234,7 +244,26 @@ absl::Status Server::Impl::Listen(const Config& config) {
   return absl::OkStatus();
 }
 
+absl::Status Server::Impl::ServeMetrics(const Config& config) {
+  if (config.metrics_address.empty()) return absl::OkStatus();
+  auto metrics = MetricsEndpoint::Start(config.metrics_address, [this] { return ReadMetrics(); });
+  if (!metrics.ok()) return metrics.status();
+  metrics_ = *std::move(metrics);
+  return absl::OkStatus();
+}
+
+Readings Server::Impl::ReadMetrics() const {
+  return {.version = std::string(ServerVersion()),
+          .backend = backend_info_.name,
+          .device = backend_info_.device,
+          .start_time = absl::FromUnixMicros(static_cast<std::int64_t>(boot_epoch_)),
+          .ready = ready_,
+          .store = store_->Totals(),
+          .errors = ErrorCounter::OfProcess().Read()};
+}
+
 void Server::Impl::TellHealth(const absl::Status& status) {
+  ready_ = status.ok();
   listener_->GetHealthCheckService()->SetServingStatus(v1::KvCacheService::service_full_name(),
                                                        status.ok());
   if (status.ok()) {
@@ -249,6 +278,7 @@ bool Server::Impl::Drain(absl::Duration grace) {
   if (listener_ == nullptr) return true;
   absl::Time deadline = absl::Now() + grace;
   watch_.reset();  // it would say SERVING again
+  ready_ = false;
   listener_->GetHealthCheckService()->SetServingStatus(false);
   const bool ended = service_->Drain(deadline);
   if (ended) {
@@ -273,6 +303,8 @@ Server::Server(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Server::~Server() { impl_->Drain(absl::ZeroDuration()); }
 
 std::string Server::address() const { return impl_->address(); }
+
+std::string Server::metrics_address() const { return impl_->metrics_address(); }
 
 std::string Server::backend() const { return impl_->backend(); }
 

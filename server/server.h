@@ -1,8 +1,9 @@
 // A whole server: backend, sessions, service, listener; for the program and for tests and tools
 // that want one in their own process.
 //
-// Thread-safety: address() and backend() may be called from anywhere; Drain and destruction from
-// one thread. Invariant: what is built later uses what is built earlier, and is stopped first.
+// Thread-safety: address(), metrics_address() and backend() may be called from anywhere; Drain and
+// destruction from one thread. Invariant: what is built later uses what is built earlier, and is
+// stopped first.
 #pragma once
 
 #include <memory>
@@ -16,7 +17,7 @@ namespace oscarkv {
 
 class Server {
  public:
-  // Listens, and serves from then on. Errors have a message for people: UNAVAILABLE if the address
+  // Listens, and serves from then on. Errors have a message for people: UNAVAILABLE if an address
   // cannot be used, INVALID_ARGUMENT if the budget is beyond the memory; if the backend cannot be
   // made, its own error (server/base/kernel_status.h).
   static absl::StatusOr<std::unique_ptr<Server>> Start(const Config& config);
@@ -28,6 +29,9 @@ class Server {
 
   // What clients connect to: the configured address, with the real port.
   std::string address() const;
+
+  // Where metrics are: the configured address, with the real port; "off" without.
+  std::string metrics_address() const;
 
   // What computes, for people: the backend, its device and its threads.
   std::string backend() const;

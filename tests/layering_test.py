@@ -25,8 +25,15 @@ def rule_of_server(_, header, __):
 
 
 def rule_of_core(_, header, __):
-    """base, pages, file, session and queue of the server know neither gRPC nor protobuf nor server/rpc"""
+    """base, pages, file, session, queue and metrics of the server know neither gRPC nor protobuf nor server/rpc"""
     return header.startswith(GRPC + PROTOBUF + ("server/rpc/",))
+
+
+def rule_of_metrics(path, header, _):
+    """server/metrics alone knows prometheus-cpp, and of the server only server.cc knows server/metrics"""
+    if path.startswith(("server/metrics/", "tests/")):
+        return False
+    return header.startswith("prometheus/") or header.startswith("server/metrics/") and path != "server/server.cc"
 
 
 def rule_of_kernels(_, header, __):
@@ -69,6 +76,8 @@ RULES = [
     ("server/file/", rule_of_core),
     ("server/session/", rule_of_core),
     ("server/queue/", rule_of_core),
+    ("server/metrics/", rule_of_core),
+    ("", rule_of_metrics),
     ("kernels/", rule_of_kernels),
     ("kernels/api/", rule_of_codec),
     ("kernels/codec/", rule_of_codec),
@@ -87,6 +96,9 @@ SEEDED = [
     (rule_of_core, "server/base/error.cc", '#include "google/rpc/status.pb.h"'),
     (rule_of_core, "server/pages/table.cc", '#include "oscarkv/v1/kv_cache.pb.h"'),
     (rule_of_core, "server/session/store.cc", '#include "server/rpc/encode.h"'),
+    (rule_of_core, "server/metrics/metric_table.cc", '#include "server/rpc/kv_cache_service.h"'),
+    (rule_of_metrics, "server/session/store.cc", '#include "prometheus/exposer.h"'),
+    (rule_of_metrics, "server/session/store.cc", '#include "server/metrics/metric_table.h"'),
     (rule_of_kernels, "kernels/cpu/attend.cc", '#include "absl/status/status.h"'),
     (rule_of_kernels, "kernels/cuda/attend.cu", "#include <google/protobuf/message.h>"),
     (rule_of_kernels, "kernels/cpu/attend.cc", '#include "server/base/error.h"'),
@@ -105,6 +117,8 @@ SEEDED = [
 CLEAN = [
     ("server/main.cc", '#include "kernels/backend_factory.h"\n#include <grpcpp/grpcpp.h>'),
     ("server/session/store.cc", '#include "absl/status/status.h"\n#include "kernels/api/backend.h"'),
+    ("server/server.cc", '#include "server/metrics/metrics_endpoint.h"'),
+    ("server/metrics/metrics_endpoint.cc", '#include "prometheus/exposer.h"'),
     ("kernels/codec/fit.cc", '#include <cmath>\n#include "kernels/api/dtype.h"'),
     ("kernels/cpu/attend.cc", "#include <immintrin.h>\n// #include <grpcpp/grpcpp.h>"),
     ("client/tensors.cc", '#include "kernels/api/dtype.h"'),

@@ -5,6 +5,7 @@
 #include "absl/time/time.h"
 #include "google/rpc/error_details.pb.h"
 #include "server/base/error.h"
+#include "server/base/error_counts.h"
 #include "server/base/string_view.h"
 #include "server/rpc/fields.h"
 
@@ -42,6 +43,7 @@ google::rpc::Status EncodeStatus(const absl::Status& status) {
   if (status.ok()) return encoded;
   encoded.set_message(SafeText(ToStd(status.message()), kMessageLimit));
   const ErrorDetails details = DetailsOf(status).value_or(ErrorDetails{});
+  ErrorCounter::OfProcess().Count(details.reason);
   encoded.add_details()->PackFrom(ErrorInfoOf(status, details));
   if (details.retry_after > absl::ZeroDuration()) {
     encoded.add_details()->PackFrom(RetryInfoOf(details.retry_after));

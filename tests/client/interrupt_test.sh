@@ -8,7 +8,7 @@ server=$2
 recording=$3
 folder=$(mktemp -d)
 address=unix:$folder/server
-"$server" --address "$address" 2>"$folder/log" &
+"$server" --address "$address" --metrics-address off 2>"$folder/log" &
 pid=$!
 trap 'kill "$pid" 2>/dev/null || true; wait "$pid" || true; rm -rf "$folder"' EXIT
 for ((tries = 0; tries < 100; tries++)); do

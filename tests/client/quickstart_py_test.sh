@@ -27,7 +27,7 @@ googleapis=$("$python" -c 'import google.rpc; print(list(google.rpc.__path__)[0]
   --python_out="$folder" --grpc_python_out="$folder" oscarkv/v1/kv_cache.proto
 
 sockets=$(mktemp -d)
-"$server" --address "unix:$sockets/server" &
+"$server" --address "unix:$sockets/server" --metrics-address off &
 pid=$!
 trap 'kill "$pid" 2>/dev/null || true; wait "$pid" || true; rm -rf "$sockets"' EXIT
 for ((tries = 0; tries < 100; tries++)); do

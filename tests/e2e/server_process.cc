@@ -34,9 +34,10 @@ std::string ReadFile(const std::string& path) {
 }  // namespace
 
 ServerProcess::ServerProcess(std::vector<std::string> flags, Start start) {
-  const auto is_address = [](const std::string& flag) { return flag.starts_with("--address="); };
-  if (std::none_of(flags.begin(), flags.end(), is_address)) {
-    flags.push_back("--address=127.0.0.1:0");
+  for (const std::string address : {"--address=", "--metrics-address="}) {
+    const auto is_given = [&](const std::string& flag) { return flag.starts_with(address); };
+    if (std::none_of(flags.begin(), flags.end(), is_given))
+      flags.push_back(address + "127.0.0.1:0");
   }
   flags.insert(flags.begin(), OSCARKV_SERVER_PATH);
   std::vector<char*> arguments;
@@ -55,7 +56,9 @@ ServerProcess::ServerProcess(std::vector<std::string> flags, Start start) {
   if (start == kDoNotWait) return;
   for (int i = 0; i < 6000 && address_.empty(); ++i) {
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
-    address_ = WordAfter(Log(), "serving address=");
+    const std::string said = Log();
+    address_ = WordAfter(said, "serving address=");
+    metrics_address_ = WordAfter(said, " metrics=");
   }
   if (address_.empty()) ADD_FAILURE() << "the server does not serve: " << Log();
 }

@@ -13,8 +13,8 @@ class ServerProcess {
  public:
   enum Start { kWaitUntilServing, kDoNotWait };
 
-  // Adds --address=127.0.0.1:0 unless an address is given. Fails the test if it does not serve
-  // within a minute.
+  // Adds --address=127.0.0.1:0 and --metrics-address=127.0.0.1:0 unless they are given. Fails the
+  // test if it does not serve within a minute.
   explicit ServerProcess(std::vector<std::string> flags, Start start = kWaitUntilServing);
   // Kills it.
   ~ServerProcess();
@@ -22,6 +22,7 @@ class ServerProcess {
   ServerProcess& operator=(const ServerProcess&) = delete;
 
   const std::string& address() const { return address_; }
+  const std::string& metrics_address() const { return metrics_address_; }
   void Kill(int signal) const;
   // The exit code; 256 + the signal that ended it.
   int WaitForExit();
@@ -35,6 +36,7 @@ class ServerProcess {
   pid_t pid_ = -1;
   std::string log_path_;
   std::string address_;
+  std::string metrics_address_;
 };
 
 }  // namespace oscarkv::testing
