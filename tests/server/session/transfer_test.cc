@@ -1,5 +1,7 @@
 // Sessions that leave as files and come back: the same to the bit, whatever happened to them, or
 // refused, with nothing left behind.
+#include "tests/server/support/transfer.h"
+
 #include <gmock/gmock.h>
 
 #include <random>
@@ -10,7 +12,6 @@
 #include "absl/strings/str_cat.h"
 #include "server/base/error.h"
 #include "server/session/session_export.h"
-#include "server/session/session_import.h"
 #include "tests/server/support/store_on_cpu.h"
 #include "tests/server/support/test_session.h"
 
@@ -23,25 +24,10 @@ using Bytes = std::vector<std::byte>;
 class TransferTest : public StoreOnCpu {
  protected:
   Bytes Export(const std::string& id, std::size_t most = 1000) {
-    auto made = store_->Export(id, 0);
-    EXPECT_TRUE(made.ok()) << made.status();
-    Bytes file;
-    while (!(*made)->done()) {
-      const auto bytes = (*made)->Next(most);
-      EXPECT_TRUE(bytes.ok()) << bytes.status();
-      file.insert(file.end(), bytes->begin(), bytes->end());
-    }
-    return file;
+    return ExportAll(store_.get(), id, most);
   }
-
-  absl::StatusOr<SessionInfo> Import(const Bytes& file, ImportOptions options,
-                                     std::size_t piece = 777) {
-    const auto import = store_->Import(std::move(options));
-    for (std::size_t at = 0; at < file.size(); at += piece) {
-      const std::size_t some = std::min(piece, file.size() - at);
-      if (absl::Status s = import->Push(std::span(file).subspan(at, some)); !s.ok()) return s;
-    }
-    return import->Finish();
+  absl::StatusOr<SessionInfo> Import(const Bytes& file, ImportOptions options) {
+    return ImportAll(store_.get(), file, std::move(options));
   }
   absl::StatusOr<SessionInfo> ImportAs(const std::string& id, const Bytes& file) {
     return Import(file, {.session = id,
