@@ -12,6 +12,7 @@
 #include <memory>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
@@ -236,6 +237,59 @@ TEST_F(StoreHealthTest, ASlowDiskThatGetsOnIsNoStall) {
       absl::SleepFor(absl::Milliseconds(1));
     }
   }
+}
+
+TEST_F(StoreHealthTest, EachPieceThatIsWrittenIsABeat) {
+  ASSERT_NO_FATAL_FAILURE(Start(absl::Minutes(2), 1));
+  Heartbeat heartbeat;
+  const Heartbeat::OfThisThread mine(&heartbeat);
+  const Clock::time_point begin = heartbeat.last();
+  std::this_thread::sleep_for(milliseconds(2));
+  Fill("s0", 100, 150);
+  ASSERT_TRUE(store_->Checkpoint("s0", 0).ok());
+  EXPECT_GT(heartbeat.last(), begin);
+}
+
+// What a scrape does, and the health service.
+TEST_F(StoreHealthTest, TotalsAreToldWhileSessionsComeAndGo) {
+  ASSERT_NO_FATAL_FAILURE(Start(absl::Minutes(2), 2));
+  std::atomic<bool> stopped = false;
+  std::vector<std::thread> watchers;
+  for (int i = 0; i < 2; ++i) {
+    watchers.emplace_back([&] {
+      while (!stopped) {
+        EXPECT_EQ(store_->Health(), absl::OkStatus());
+        const StoreTotals totals = store_->Totals();
+        EXPECT_GE(totals.tokens + totals.evicted_tokens, 200);
+        EXPECT_GE(totals.checkpoint_lag, absl::ZeroDuration());
+      }
+    });
+  }
+  std::vector<std::thread> workers;
+  for (int w = 0; w < 3; ++w) {
+    workers.emplace_back([&, w] {
+      for (int i = 0; i < 20; ++i) {
+        const std::string id = absl::StrCat("w", w, ".", i);
+        EXPECT_TRUE(store_->Create(SmallSession(id)).ok());
+        Fill(id, 0, 60);
+        EXPECT_TRUE(store_->Evict(id, 0).ok());
+        Fill(id, 60, 100);
+        EXPECT_EQ(store_->Delete(id, 0), absl::OkStatus());
+      }
+    });
+  }
+  for (std::thread& worker : workers) worker.join();
+  stopped = true;
+  for (std::thread& watcher : watchers) watcher.join();
+  const StoreTotals totals = store_->Totals();
+  EXPECT_EQ(totals.sessions, 2);
+  EXPECT_EQ(totals.tokens, 200);
+  EXPECT_EQ(totals.evicted_sessions, 0);
+  EXPECT_EQ(totals.evictions, 60);
+  EXPECT_EQ(totals.restores, 60);
+  EXPECT_EQ(totals.restores_within_minute, 60);
+  EXPECT_GT(totals.file_written_bytes, 0);
+  EXPECT_GT(totals.file_read_bytes, 0);
 }
 
 }  // namespace
