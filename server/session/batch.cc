@@ -74,7 +74,7 @@ absl::Status Batch::OpenItem(BatchItem* item) {
   std::unique_ptr<LayerLease> lease;
   while (true) {
     if (context_.tiers) {
-      // What the batch holds already is not evicted: it is no use to wait for room then.
+      // What the batch holds already cannot be evicted.
       const auto patience = works_.empty() ? Tiers::Wait::kForRoom : Tiers::Wait::kForNothing;
       if (absl::Status s = context_.tiers->EnsureResident(session.get(), patience); !s.ok()) {
         return s;

@@ -1,6 +1,7 @@
 #include "server/session/disk_tier.h"
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <memory>
 #include <utility>
@@ -47,7 +48,8 @@ DiskTier::DiskTier(DataDir* dir, Durability durability, Backend* backend, BlockP
 
 // Not analyzed: the file's lock outlives the stay in the gate, in which it is taken.
 absl::Status DiskTier::Checkpoint(Session* session) ABSL_NO_THREAD_SAFETY_ANALYSIS {
-  Session copy(*session->config(), session->generation(), budget_, session->all_logical_bytes());
+  std::atomic<std::int64_t> not_counted{0};  // the same tokens as the session's
+  Session copy(*session->config(), session->generation(), budget_, &not_counted);
   SessionCommit commit;
   std::optional<MutexLock> file_lock;
   std::optional<Unsaved> unsaved;
@@ -61,8 +63,9 @@ absl::Status DiskTier::Checkpoint(Session* session) ABSL_NO_THREAD_SAFETY_ANALYS
     commit = session->CommitAt(absl::Now());
     unsaved.emplace(session);
     // Without memory for the copy, requests wait until all is written.
-    if (absl::IsResourceExhausted(shared))
+    if (absl::IsResourceExhausted(shared)) {
       return Save(session->Layers(), commit, &*unsaved, session);
+    }
     if (!shared.ok()) return shared;
   }
   return Save(copy.Layers(), commit, &*unsaved, session);

@@ -57,7 +57,6 @@ class Session {
   [[nodiscard]] bool ReserveOwnMemory();
 
   const std::shared_ptr<const SessionConfig>& config() const { return config_; }
-  std::atomic<std::int64_t>* all_logical_bytes() const { return all_logical_bytes_; }
   std::size_t layer_count() const { return layers_.size(); }
   // Index of the layer with this global id, if the session has it.
   std::optional<std::size_t> IndexOf(int layer) const { return config_->IndexOf(layer); }

@@ -183,8 +183,8 @@ absl::Status Tiers::CheckpointAll() {
 absl::Status Tiers::WithRoom(std::int64_t wanted, Wait wait,
                              absl::FunctionRef<absl::Status()> attempt) {
   absl::Status s = attempt();
-  if (!disk_ || !absl::IsResourceExhausted(s)) return s;
-  Patience patience(this, wait);
+  if (!disk_ || wait == Wait::kForNothing || !absl::IsResourceExhausted(s)) return s;
+  Patience patience(this);
   while (absl::IsResourceExhausted(s) && patience.TryAgain(wanted)) s = attempt();
   return s;
 }
@@ -220,10 +220,8 @@ bool Tiers::Patience::TryAgain(std::int64_t wanted) {
     const bool asked_for_most = wanted * times_ >= most;
     if (!asked_for_most) times_ *= 2;
     if (room == Room::kMade) return !asked_for_most || --last_tries_ >= 0;
-    if (asked_for_most && (room == Room::kNone || wait_ == Wait::kForNothing)) return false;
-    if (room == Room::kBusy && wait_ == Wait::kForRoom) {
-      std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    }
+    if (room == Room::kNone && asked_for_most) return false;
+    if (room == Room::kBusy) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
   return false;
 }

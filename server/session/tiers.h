@@ -45,8 +45,8 @@ class Tiers {
   // Starts the thread, where there is a disk.
   void Start();
 
-  // Where all other sessions are in use: whether to wait for room, until patience is over. Who
-  // keeps sessions in use does not wait for others to do so no more.
+  // Whether to make room, and to wait for it while sessions are in use. Who has layers locked does
+  // neither: it keeps sessions in use that may be needed for it.
   enum class Wait : std::uint8_t { kForRoom, kForNothing };
   // Brings the session back if it is evicted; makes room for it if need be. Errors as
   // DiskTier::Restore's.
@@ -67,12 +67,11 @@ class Tiers {
   // are in use, until `patience` is over.
   class Patience {
    public:
-    explicit Patience(Tiers* tiers, Wait wait = Wait::kForRoom) : tiers_(tiers), wait_(wait) {}
+    explicit Patience(Tiers* tiers) : tiers_(tiers) {}
     bool TryAgain(std::int64_t wanted);
 
    private:
     Tiers* const tiers_;
-    const Wait wait_;
     std::int64_t times_ = 1;  // more is asked for each time: what is needed is only guessed
     int last_tries_ = 4;      // with half of the budget free
     const std::chrono::steady_clock::time_point end_ =

@@ -98,7 +98,9 @@ TEST_F(SlowDiskTest, RequestsGoOnWhileOthersWaitForTheirFile) {
   ASSERT_TRUE(store_->Create(SmallSession("slow")).ok());
   Fill("slow", 0, 300);
   const std::uint64_t generation = Info("slow").generation;
+  const std::int64_t logical_bytes = store_->Totals().logical_bytes;
   BeginStandstill();
+  EXPECT_EQ(store_->Totals().logical_bytes, logical_bytes);  // what is written counts once
   Begin([this] { EXPECT_TRUE(store_->Checkpoint("slow", 0).ok()); });
   Begin([this, generation] { EXPECT_TRUE(store_->Truncate("slow", "", generation, 300).ok()); });
   Begin([this] { EXPECT_TRUE(store_->Evict("slow", 0).ok()); });
