@@ -204,19 +204,22 @@ void Session::Truncate(TruncateRecord asked, std::uint64_t new_generation) {
 }
 
 absl::Status Session::Fork(std::int64_t length, Session* fork) {
-  return ShareLayers(fork,
-                     [length](LayerState* from, LayerState* to) { return from->Fork(length, to); });
+  return ShareLayers(
+      fork, [length](LayerState* from, LayerState* to) { return from->Fork(length, to); },
+      /*alone=*/false);
 }
 
 absl::Status Session::Share(Session* copy) {
-  return ShareLayers(copy, [](LayerState* from, LayerState* to) { return from->Share(to); });
+  return ShareLayers(
+      copy, [](LayerState* from, LayerState* to) { return from->Share(to); }, /*alone=*/true);
 }
 
 absl::Status Session::ShareLayers(
-    Session* other, absl::FunctionRef<absl::Status(LayerState* from, LayerState* to)> share) {
-  absl::Status s = ShareEachLayer(other, share);
+    Session* other, absl::FunctionRef<absl::Status(LayerState* from, LayerState* to)> share,
+    bool alone) {
+  absl::Status s = ShareEachLayer(other, share, alone);
   if (s.ok()) return s;
-  const AloneInGate alone(&other->gate_);
+  const AloneInGate alone_in_other(&other->gate_);
   other->TruncateLayers(0);
   return s;
 }
@@ -224,14 +227,15 @@ absl::Status Session::ShareLayers(
 // Who is not known to others needs no lock, and has none taken within another session's: they may
 // be taken the other way round once it is known.
 absl::Status Session::ShareEachLayer(
-    Session* other, absl::FunctionRef<absl::Status(LayerState* from, LayerState* to)> share)
-    ABSL_NO_THREAD_SAFETY_ANALYSIS {
+    Session* other, absl::FunctionRef<absl::Status(LayerState* from, LayerState* to)> share,
+    bool alone) ABSL_NO_THREAD_SAFETY_ANALYSIS {
   for (std::size_t i = 0; i < layers_.size(); ++i) {
     Layer& from = *layers_[i];
     Layer& to = *other->layers_[i];
     LayerStats stats;
     {
-      MutexLock lock(&from.mutex);
+      std::optional<MutexLock> lock;
+      if (!alone) lock.emplace(&from.mutex);
       if (absl::Status s = share(&from.state, &to.state); !s.ok()) return s;
       stats = to.state.Stats();
     }

@@ -169,13 +169,14 @@ class Session {
  private:
   void Replace(LayerStats* published, const LayerStats& stats)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(published_mutex_);
-  // Makes the layers of `other`, which no one else knows, of those of this session.
+  // Makes the layers of `other`, which no one else knows, of those of this session. `alone`: in
+  // the gate, and so without locks.
   absl::Status ShareLayers(Session* other,
-                           absl::FunctionRef<absl::Status(LayerState* from, LayerState* to)> share)
-      ABSL_SHARED_LOCKS_REQUIRED(gate_);
+                           absl::FunctionRef<absl::Status(LayerState* from, LayerState* to)> share,
+                           bool alone) ABSL_SHARED_LOCKS_REQUIRED(gate_);
   absl::Status ShareEachLayer(
-      Session* other, absl::FunctionRef<absl::Status(LayerState* from, LayerState* to)> share)
-      ABSL_SHARED_LOCKS_REQUIRED(gate_);
+      Session* other, absl::FunctionRef<absl::Status(LayerState* from, LayerState* to)> share,
+      bool alone) ABSL_SHARED_LOCKS_REQUIRED(gate_);
   // What they are afterwards is not published yet: nobody is to see it without what goes with it.
   std::vector<LayerStats> CutLayers(std::int64_t length) ABSL_EXCLUSIVE_LOCKS_REQUIRED(gate_);
   void PublishAll(const std::vector<LayerStats>& stats)
