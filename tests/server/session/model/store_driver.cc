@@ -412,7 +412,6 @@ void StoreDriver::BeforeSettle() {
 void StoreDriver::AfterSettle() {
   for (auto& [id, session] : sessions_) {
     const SessionInfo info = *store_->Get(id);
-    bool sealed = false;
     for (std::size_t i = 0; i < info.layers.size(); ++i) {
       // What is sealed may be freed at once, and what before was shared too.
       const LayerStats& layer = info.layers[i];
@@ -421,9 +420,8 @@ void StoreDriver::AfterSettle() {
           << id;
       EXPECT_TRUE(session.now.StepIsComplete()) << id;
       session.now.layers[i].Settle(kModelRollback);
-      sealed = true;
+      MayBeWritten(&session);  // one layer is settled after the other
     }
-    if (sealed) MayBeWritten(&session);
     ExpectSession(id);
   }
 }
