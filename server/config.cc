@@ -178,6 +178,12 @@ constexpr Setting kSettings[] = {
      [](std::string_view value, Config& config) {
        return ParseDuration(value, absl::Milliseconds(10), absl::Hours(24), config.settle_after);
      }},
+    {"step-lease", "OSCARKV_STEP_LEASE", "10s", "10ms to 1h",
+     "Time after its last append in which a session whose layers have different lengths is not "
+     "evicted, and keeps the memory that its first layer took for the others.",
+     [](std::string_view value, Config& config) {
+       return ParseDuration(value, absl::Milliseconds(10), absl::Hours(1), config.step_lease);
+     }},
     {"shutdown-grace", "OSCARKV_SHUTDOWN_GRACE", "10s", "0s to 1h",
      "Time that requests under way have to end once the server is told to stop.",
      [](std::string_view value, Config& config) {

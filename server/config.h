@@ -30,6 +30,7 @@ struct Config {
   Durability durability = Durability::kSynced;
   absl::Duration checkpoint_interval = absl::Seconds(60);
   absl::Duration settle_after = absl::Seconds(60);
+  absl::Duration step_lease = absl::Seconds(10);
   absl::Duration shutdown_grace = absl::Seconds(10);
   // host:port (IPv4), port 0: any free one; empty: none. The program's default is another: servers
   // in the process of a test or a tool would get in each other's way.

@@ -186,6 +186,7 @@ absl::Status Server::Impl::MakeStore(const Config& config) {
   store_ = std::make_unique<SessionStore>(
       backend_.get(), StoreOptions{.memory_budget_bytes = *budget,
                                    .settle_after = config.settle_after,
+                                   .step_lease = config.step_lease,
                                    .first_generation = FirstGeneration(),
                                    .data_dir = data_dir_.get(),
                                    .durability = config.durability,

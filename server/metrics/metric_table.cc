@@ -8,7 +8,7 @@ namespace oscarkv {
 namespace {
 
 constexpr std::string_view kTierNames[] = {"memory", "disk"};
-constexpr std::string_view kMemoryKindNames[] = {"pages", "window", "session"};
+constexpr std::string_view kMemoryKindNames[] = {"pages", "window", "session", "promised"};
 static_assert(std::size(kMemoryKindNames) == kMemoryKinds);
 constexpr std::string_view kMoveNames[] = {"evict", "restore", "checkpoint"};
 constexpr std::string_view kDirectionNames[] = {"written", "read"};
@@ -61,7 +61,8 @@ constexpr Metric kMetrics[] = {
      [](const Readings& r) { return std::vector{Number(r.store.logical_bytes)}; }},
     {"oscarkv_resident_bytes", MetricType::kGauge, kKind, "bytes",
      "What of the memory budget is taken. pages: sealed; window: sinks, windows, sampled queries; "
-     "session: what sessions take before their first token.",
+     "session: what sessions take before their first token; promised: nothing yet, kept for steps "
+     "under way.",
      [](const Readings& r) {
        std::vector<double> kinds;
        for (const std::int64_t bytes : r.store.resident_bytes_of) kinds.push_back(Number(bytes));

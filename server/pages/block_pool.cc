@@ -21,11 +21,12 @@ void BlockRef::Drop() noexcept {
 }
 
 absl::Status BlockPool::Allocate(MemoryKind kind, std::int64_t bytes, std::size_t count,
-                                 std::vector<BlockRef>* blocks, Purpose purpose) {
+                                 std::vector<BlockRef>* blocks, Purpose purpose,
+                                 MemoryReservation* promise) {
   if (count == 0) return absl::OkStatus();
   const std::int64_t all = bytes * static_cast<std::int64_t>(count);
   MemoryReservation reserved(budget_, kind);
-  if (!reserved.Grow(all, purpose)) {
+  if (!reserved.Grow(all, purpose, promise)) {
     return OutOfMemory(
         absl::StrCat("the memory budget of ", budget_->total(), " bytes has no ", all, " left"));
   }

@@ -65,9 +65,10 @@ class BlockPool {
 
   // Adds `count` new blocks of `bytes` each to `blocks`: all, or none and an error, which is
   // RESOURCE_EXHAUSTED where budget or device have too little left. None also if it throws
-  // bad_alloc.
+  // bad_alloc. `promise`: as MemoryBudget::Reserve's; after an error some of it may be gone.
   absl::Status Allocate(MemoryKind kind, std::int64_t bytes, std::size_t count,
-                        std::vector<BlockRef>* blocks, Purpose purpose = Purpose::kKeep);
+                        std::vector<BlockRef>* blocks, Purpose purpose = Purpose::kKeep,
+                        MemoryReservation* promise = nullptr);
 
   // Blocks allocated and not freed.
   std::int64_t blocks() const { return blocks_.load(std::memory_order_relaxed); }

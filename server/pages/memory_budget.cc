@@ -1,5 +1,6 @@
 #include "server/pages/memory_budget.h"
 
+#include <algorithm>
 #include <cassert>
 #include <numeric>
 
@@ -25,11 +26,20 @@ std::int64_t LeastLeft(std::int64_t total, Purpose purpose) {
 
 }  // namespace
 
-bool MemoryBudget::Reserve(MemoryKind kind, std::int64_t bytes, Purpose purpose) {
+bool MemoryBudget::Reserve(MemoryKind kind, std::int64_t bytes, Purpose purpose,
+                           MemoryReservation* promise) {
+  assert(promise == nullptr ||
+         (promise->budget_ == this && promise->kind_ == MemoryKind::kPromised));
+  const std::int64_t promised = promise ? std::min(bytes, promise->bytes_) : 0;
+  const std::int64_t missing = bytes - promised;
   const std::int64_t least_left = LeastLeft(total_, purpose);
   MutexLock lock(&mutex_);
-  if (bytes + least_left > total_ - Sum(used_)) return false;
+  if (missing > 0 && missing + least_left > total_ - Sum(used_)) return false;
   used_[static_cast<std::size_t>(kind)] += bytes;
+  if (promise) {
+    used_[static_cast<std::size_t>(MemoryKind::kPromised)] -= promised;
+    promise->bytes_ -= promised;
+  }
   return true;
 }
 
@@ -49,8 +59,8 @@ std::int64_t MemoryBudget::used(MemoryKind kind) const {
   return used_[static_cast<std::size_t>(kind)];
 }
 
-bool MemoryReservation::Grow(std::int64_t bytes, Purpose purpose) {
-  if (!budget_->Reserve(kind_, bytes, purpose)) return false;
+bool MemoryReservation::Grow(std::int64_t bytes, Purpose purpose, MemoryReservation* promise) {
+  if (!budget_->Reserve(kind_, bytes, purpose, promise)) return false;
   bytes_ += bytes;
   return true;
 }
@@ -62,9 +72,11 @@ void MemoryReservation::Shrink(std::int64_t bytes) {
   bytes_ -= bytes;
 }
 
-void MemoryReservation::Absorb(MemoryReservation* other) {
+void MemoryReservation::Absorb(MemoryReservation* other, std::int64_t bytes) {
   assert(budget_ == other->budget_ && kind_ == other->kind_);
-  bytes_ += std::exchange(other->bytes_, 0);
+  assert(0 <= bytes && bytes <= other->bytes_);
+  other->bytes_ -= bytes;
+  bytes_ += bytes;
 }
 
 }  // namespace oscarkv

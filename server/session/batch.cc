@@ -85,9 +85,13 @@ absl::Status Batch::OpenItem(BatchItem* item) {
     lease.reset();  // evicted since
   }
   if (session->deleted()) return SessionNotFound(item->session);
-  works_.push_back({.item = item, .crc = crc, .lease = std::move(lease)});
+  works_.push_back({.item = item,
+                    .crc = crc,
+                    .lease = std::move(lease),
+                    .promise = MemoryReservation(context_.budget, MemoryKind::kPromised)});
   Work& work = works_.back();
-  work.change = std::make_unique<LayerChange>(&work.layer(), context_.pool, context_.budget);
+  work.change =
+      std::make_unique<LayerChange>(&work.layer(), context_.pool, context_.budget, &work.promise);
   return absl::OkStatus();
 }
 
@@ -116,6 +120,8 @@ absl::Status Batch::Check(Work* work) const {
 absl::Status Batch::Prepare(Work* work) const {
   const BatchItem& item = *work->item;
   if (work->append == AppendKind::kRepeat) return absl::OkStatus();
+  Session& session = work->lease->session();
+  StepMemory& step = session.step_memory();
   TokenRows tokens;
   std::int64_t pages = 0;
   if (work->append == AppendKind::kNew) {
@@ -125,6 +131,12 @@ absl::Status Batch::Prepare(Work* work) const {
               .values = item.values.data,
               .crc = work->crc};
     pages = work->layer().DuePages();
+    absl::Status s = step.Take(
+        work->lease->index(), work->layer(), item.num_tokens,
+        [&session] { return session.Published(); }, &work->promise);
+    if (!s.ok()) return s;
+  } else if (work->queries.count > 0) {
+    step.TakeForQueries(work->lease->index(), &work->promise);
   }
   return work->change->Prepare(pages, tokens, work->queries);
 }
@@ -200,6 +212,7 @@ void Batch::Commit() {
       item.repeated = work.append == AppendKind::kRepeat;
       if (work.append == AppendKind::kNew) work.lease->session().NoteChange();
     }
+    ReturnPromise(&work);
     // What a failed item had taken of what was prepared is prepared again.
     if (context_.preparer) context_.preparer->Prepare(&work.layer());
     item.generation_after = work.lease->session().generation();
@@ -217,6 +230,11 @@ void Batch::Fail(const absl::Status& status, Work* work) {
   if (status.ok()) return;
   work->item->status = status;
   work->change.reset();
+}
+
+void Batch::ReturnPromise(Work* work) {
+  work->lease->session().step_memory().Return(work->lease->index(), work->layer(),
+                                              work->queries.count > 0, &work->promise);
 }
 
 void Batch::NoteCall(const KernelStatus& status, std::span<Work* const> works) {

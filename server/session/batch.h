@@ -57,6 +57,7 @@ class Batch {
     std::unique_ptr<LayerLease> lease = {};
     AppendKind append = AppendKind::kNone;
     QueryRows queries = {};
+    MemoryReservation promise = {};
     std::unique_ptr<LayerChange> change = {};  // null once the item has failed
 
     LayerState& layer() const { return lease->state(); }
@@ -75,6 +76,7 @@ class Batch {
   void ForEach(const std::function<absl::Status(Work*)>& step);
   // `work` fails with `status`, if it is an error.
   static void Fail(const absl::Status& status, Work* work);
+  static void ReturnPromise(Work* work);
   // A call of the backend for `works` has ended so.
   static void NoteCall(const KernelStatus& status, std::span<Work* const> works);
 

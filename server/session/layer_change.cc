@@ -18,10 +18,12 @@ constexpr std::int64_t CeilDiv(std::int64_t a, std::int64_t b) { return (a + b -
 
 }  // namespace
 
-LayerChange::LayerChange(LayerState* layer, BlockPool* pool, MemoryBudget* budget)
+LayerChange::LayerChange(LayerState* layer, BlockPool* pool, MemoryBudget* budget,
+                         MemoryReservation* promise)
     : layer_(layer),
       pool_(pool),
       budget_(budget),
+      promise_(promise),
       old_length_(layer->length_),
       host_memory_(budget, MemoryKind::kWindow) {}
 
@@ -52,7 +54,7 @@ absl::Status LayerChange::PrepareSeals(std::int64_t pages) {
   sealing_ = layer_->TakePreparation();
   if (!sealing_) sealing_ = std::make_unique<Sealing>(source, pool_, budget_);
   const std::int64_t missing = pages - static_cast<std::int64_t>(sealing_->size());
-  absl::Status status = sealing_->Add(missing, source, Purpose::kSeal);
+  absl::Status status = sealing_->Add(missing, source, Purpose::kSeal, promise_);
   if (status.ok()) seal_items_ = sealing_->Remaining();
   return status;
 }
@@ -77,13 +79,15 @@ absl::Status LayerChange::PrepareAppend() {
   new_window_blocks_ = static_cast<std::size_t>(CeilDiv(missing, kWindowBlockTokens));
   layer_->window_.Reserve(new_window_blocks_);
   append_items_.reserve(2 + new_window_blocks_);  // sinks, the tail, new blocks
-  return pool_->Allocate(MemoryKind::kWindow, block_bytes, new_window_blocks_, &window_blocks_);
+  return pool_->Allocate(MemoryKind::kWindow, block_bytes, new_window_blocks_, &window_blocks_,
+                         Purpose::kKeep, promise_);
 }
 
 absl::Status LayerChange::PrepareTail(const BlockRef& old, std::int64_t bytes, Tail* tail) {
   if (old && !old.shared()) return absl::OkStatus();
   std::vector<BlockRef> block;
-  absl::Status status = pool_->Allocate(MemoryKind::kWindow, bytes, 1, &block);
+  absl::Status status =
+      pool_->Allocate(MemoryKind::kWindow, bytes, 1, &block, Purpose::kKeep, promise_);
   if (!status.ok()) return status;
   // The layer gives the block away, and a preparation may have to read it yet.
   drops_preparation_ |= old && layer_->preparation();
@@ -99,7 +103,9 @@ absl::Status LayerChange::PrepareSample(std::int64_t pages, const QueryRows& que
       layer_->sample_.Missing(queries, next_page, old_length_ + tokens_.count);
   const std::int64_t bytes =
       layer_->sample_.row_bytes() * static_cast<std::int64_t>(missing.size());
-  if (!host_memory_.Grow(bytes)) return OutOfMemory("no memory left for sampled queries");
+  if (!host_memory_.Grow(bytes, Purpose::kKeep, promise_)) {
+    return OutOfMemory("no memory left for sampled queries");
+  }
   sample_addition_ = layer_->sample_.Prepare(queries, missing);
   drops_preparation_ |=
       pages == 0 && layer_->preparation() && !missing.empty() &&

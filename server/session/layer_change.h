@@ -43,8 +43,10 @@ struct TokenRows {
 
 class LayerChange {
  public:
-  // REQUIRES: all outlive the change; it is the only one of its layer.
-  LayerChange(LayerState* layer, BlockPool* pool, MemoryBudget* budget);
+  // `promise`: memory that it takes first, see MemoryBudget::Reserve; null: none. REQUIRES: all
+  // outlive the change; it is the only one of its layer.
+  LayerChange(LayerState* layer, BlockPool* pool, MemoryBudget* budget,
+              MemoryReservation* promise = nullptr);
   ~LayerChange();
   LayerChange(const LayerChange&) = delete;
   LayerChange& operator=(const LayerChange&) = delete;
@@ -84,6 +86,7 @@ class LayerChange {
   LayerState* const layer_;
   BlockPool* const pool_;
   MemoryBudget* const budget_;
+  MemoryReservation* const promise_;
   const std::int64_t old_length_;
   TokenRows tokens_;
   MemoryReservation host_memory_;

@@ -34,6 +34,8 @@ LayerStats LayerState::Stats() const {
                    .kept_from = kept_from(),
                    .min_truncate_length = min_truncate_length(),
                    .sealed_tokens = pages_.tokens(),
+                   .window_begin = window_.begin(),
+                   .window_room = window_.size() > 0 ? window_.capacity_end() - length_ : 0,
                    .due_pages = std::max<std::int64_t>(0, DuePages() - PreparedPages()),
                    .pages_sealed_without_queries = pages_.blind_pages(),
                    .logical_bytes = (length_ - freed) * spec_->logical_bytes_per_token(),

@@ -43,13 +43,14 @@ std::optional<std::int64_t> Sealing::finds_directions_at() const {
   return finder_ ? std::optional(BeginOf(*finder_)) : std::nullopt;
 }
 
-absl::Status Sealing::Add(std::int64_t pages, const SealSource& source, Purpose purpose) {
+absl::Status Sealing::Add(std::int64_t pages, const SealSource& source, Purpose purpose,
+                          MemoryReservation* promise) {
   assert(source.window->begin() == begin_);
   if (pages == 0) return absl::OkStatus();
   const auto count = static_cast<std::size_t>(pages);
   std::vector<BlockRef> blocks;
-  absl::Status status =
-      pool_->Allocate(MemoryKind::kPages, PageLayout(*spec_).bytes, count, &blocks, purpose);
+  absl::Status status = pool_->Allocate(MemoryKind::kPages, PageLayout(*spec_).bytes, count,
+                                        &blocks, purpose, promise);
   if (!status.ok()) return status;
   const bool had_finder = finder_.has_value();
   ReserveMore(count, &pages_);
@@ -57,7 +58,7 @@ absl::Status Sealing::Add(std::int64_t pages, const SealSource& source, Purpose 
   if (finder_ && !had_finder) {
     const std::int64_t bytes =
         std::int64_t{spec_->kv_heads} * spec_->key_dim * static_cast<std::int64_t>(sizeof(float));
-    if (!host_memory_.Grow(bytes, purpose)) {
+    if (!host_memory_.Grow(bytes, purpose, promise)) {
       return OutOfMemory("no memory left for residual directions");
     }
   }

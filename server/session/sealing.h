@@ -41,7 +41,9 @@ class Sealing {
   // Allocates the next `pages` pages. REQUIRES: each is followed by a whole window; the source is
   // that of before. Errors: RESOURCE_EXHAUSTED, whatever else Backend::Allocate returns; then, and
   // after bad_alloc, the sealing is good for nothing but to be destroyed.
-  absl::Status Add(std::int64_t pages, const SealSource& source, Purpose purpose);
+  // `promise`: as MemoryBudget::Reserve's.
+  absl::Status Add(std::int64_t pages, const SealSource& source, Purpose purpose,
+                   MemoryReservation* promise = nullptr);
   // Copies the queries of the pages, so that the layer's sample may change. Errors as Add's.
   absl::Status CopyQueries(const SealSource& source, Purpose purpose);
 

@@ -29,7 +29,7 @@ std::size_t BytesOf(const SessionConfig& config) {
   }
   bytes += BytesIn(config.layers);
   for (const LayerSpec& spec : config.layers) {
-    bytes += sizeof(Session::Layer) + sizeof(LayerStats) + kLayerOverhead +
+    bytes += sizeof(Session::Layer) + sizeof(LayerStats) + sizeof(std::int64_t) + kLayerOverhead +
              BytesIn(spec.sink_logits) + BytesIn(spec.given_plan) + BytesIn(spec.given_directions);
   }
   return bytes;
@@ -67,6 +67,7 @@ Session::Session(SessionConfig config, std::uint64_t generation, MemoryBudget* b
       create_time_(create_time),
       all_logical_bytes_(all_logical_bytes),
       own_memory_(budget, MemoryKind::kSession),
+      step_memory_(config_.get(), budget),
       generation_(generation),
       unsaved_since_(Now()),
       last_use_(Now()) {
@@ -150,6 +151,21 @@ LayerStats Session::Published(std::size_t index) const {
   return published_[index];
 }
 
+std::vector<LayerStats> Session::Published() const {
+  MutexLock lock(&published_mutex_);
+  return published_;
+}
+
+bool Session::StepIsUnderWay(absl::Duration lease) const {
+  return std::chrono::steady_clock::now() - last_change() < absl::ToChronoNanoseconds(lease) &&
+         !StepIsComplete();
+}
+
+void Session::EndOldStep(absl::Duration lease) {
+  if (std::chrono::steady_clock::now() - last_change() < absl::ToChronoNanoseconds(lease)) return;
+  step_memory_.End();
+}
+
 void Session::Replace(LayerStats* published, const LayerStats& stats) {
   all_logical_bytes_->fetch_add(stats.logical_bytes - published->logical_bytes,
                                 std::memory_order_relaxed);
@@ -168,6 +184,7 @@ void Session::SumUp() {
 // Whoever is alone in the gate needs no lock of a layer; and where room is made, others hold some
 // of theirs and wait for the room.
 std::vector<LayerStats> Session::CutLayers(std::int64_t length) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+  step_memory_.End();
   std::vector<LayerStats> stats;
   stats.reserve(layers_.size());
   for (const std::unique_ptr<Layer>& layer : layers_) {

@@ -32,6 +32,7 @@
 #include "server/session/retention.h"
 #include "server/session/session_loader.h"
 #include "server/session/session_store.h"
+#include "server/session/step_memory.h"
 
 namespace oscarkv {
 
@@ -81,6 +82,14 @@ class Session {
 
   void Publish(std::size_t index, const LayerStats& stats);
   LayerStats Published(std::size_t index) const;
+  std::vector<LayerStats> Published() const;
+
+  // Memory for the step under way.
+  StepMemory& step_memory() { return step_memory_; }
+  // Whether one is under way whose last append is not longer ago than `lease`.
+  bool StepIsUnderWay(absl::Duration lease) const;
+  // Releases the memory of a step, whether done or not, whose last append is longer ago.
+  void EndOldStep(absl::Duration lease);
 
   // Drops tokens at positions >= asked.length from every layer, and begins a new generation.
   void Truncate(TruncateRecord asked, std::uint64_t new_generation)
@@ -196,6 +205,7 @@ class Session {
   std::optional<TruncateRecord> last_truncate_ ABSL_GUARDED_BY(gate_);
   Retention retention_ ABSL_GUARDED_BY(gate_);
   MemoryReservation own_memory_ ABSL_GUARDED_BY(gate_);
+  StepMemory step_memory_;
 
   mutable Mutex published_mutex_;
   std::uint64_t generation_ ABSL_GUARDED_BY(published_mutex_);
@@ -232,6 +242,7 @@ class LayerLease {
   LayerLease& operator=(const LayerLease&) = delete;
 
   Session& session() const { return *session_; }
+  std::size_t index() const { return index_; }
   LayerState& state() const ABSL_NO_THREAD_SAFETY_ANALYSIS { return session_->layer(index_).state; }
 
  private:

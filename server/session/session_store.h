@@ -70,7 +70,9 @@ struct LayerStats {
   std::int64_t kept_from = 0;            // as LayerState's
   std::int64_t min_truncate_length = 0;  // as LayerState's
   std::int64_t sealed_tokens = 0;
-  std::int64_t due_pages = 0;  // that the next append seals; without those that are sealed ahead
+  std::int64_t window_begin = 0;  // where the next page will begin
+  std::int64_t window_room = 0;   // for tokens, in the window's last block
+  std::int64_t due_pages = 0;     // that the next append seals; without those that are sealed ahead
   std::int64_t pages_sealed_without_queries = 0;
   std::int64_t logical_bytes = 0;  // of the tokens that are there
   std::int64_t page_bytes = 0;
@@ -221,6 +223,9 @@ struct StoreOptions {
   // How many pages of a layer are sealed in the background before the append that needs them
   // sealed, which seals the others; 0: none.
   int prepared_pages = 4;
+  // A session with a step under way is not evicted, and keeps the memory that it took for it, for
+  // so long after the last append.
+  absl::Duration step_lease = absl::Seconds(10);
   std::uint64_t first_generation = 1;  // generations never repeat over restarts
 
   // Where sessions are kept beside memory; null: nowhere, and a full budget refuses. The sessions

@@ -198,6 +198,8 @@ StoreTotals SessionStore::Impl::Totals() const {
   for (std::size_t kind = 0; kind < kMemoryKinds; ++kind) {
     totals.resident_bytes_of[kind] = budget_.used(static_cast<MemoryKind>(kind));
   }
+  totals.resident_bytes -=
+      totals.resident_bytes_of[static_cast<std::size_t>(MemoryKind::kPromised)];
   if (disk_) {
     totals.file_written_bytes = disk_->written_bytes();
     totals.file_read_bytes = disk_->read_bytes();

@@ -40,7 +40,7 @@ class SessionStore::Impl {
         data_dir_(options.data_dir),
         tiers_(options, &sessions_, disk_.get(), &budget_),
         preparer_(backend, &pool_, &budget_, options.prepared_pages),
-        settler_(context(), options.settle_after) {
+        settler_(context(), options.settle_after, options.step_lease) {
     if (options.prepared_pages > 0) preparer_.Start();
   }
 

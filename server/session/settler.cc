@@ -15,8 +15,8 @@ constexpr std::int64_t kPagesAtOnce = 16;
 
 }  // namespace
 
-Settler::Settler(const BatchContext& context, absl::Duration after)
-    : context_(context), after_(after), thread_([this] { Loop(); }) {}
+Settler::Settler(const BatchContext& context, absl::Duration after, absl::Duration step_lease)
+    : context_(context), after_(after), step_lease_(step_lease), thread_([this] { Loop(); }) {}
 
 Settler::~Settler() {
   {
@@ -29,8 +29,8 @@ Settler::~Settler() {
 
 void Settler::Loop() {
   // Often enough that idleness is seen soon after it is long enough; rarely enough to cost nothing.
-  const absl::Duration pause =
-      std::clamp(after_ / 4, absl::Milliseconds(1), absl::Duration(absl::Seconds(1)));
+  const absl::Duration pause = std::clamp(std::min(after_, step_lease_) / 4, absl::Milliseconds(1),
+                                          absl::Duration(absl::Seconds(1)));
   const std::chrono::nanoseconds idle = absl::ToChronoNanoseconds(after_);
   while (true) {
     {
@@ -54,6 +54,7 @@ void Settler::SettleIdle(std::chrono::nanoseconds idle) {
   const auto now = std::chrono::steady_clock::now();
   for (const std::shared_ptr<Session>& session : Sessions()) {
     if (Stopping()) return;
+    session->EndOldStep(step_lease_);
     if (now - session->last_change() < idle || !session->TakeUnsettled()) continue;
     if (!SettleSession(session)) session->SetUnsettled();
   }

@@ -1,4 +1,5 @@
-// Seals in the background what idle sessions still keep in 16 bits. Appends seal lazily, one step
+// Seals in the background what idle sessions still keep in 16 bits, and ends the steps of workers
+// that do not go on. Appends seal lazily, one step
 // behind (server/session/INVARIANTS.md); without new tokens the rest would stay as it is for ever.
 //
 // Thread-safety: all functions may be called at once.
@@ -28,8 +29,9 @@ namespace oscarkv {
 
 class Settler {
  public:
-  // Starts the thread. `after`: how long a session must have been idle.
-  Settler(const BatchContext& context, absl::Duration after);
+  // Starts the thread. `after`: how long a session must have been idle; `step_lease`: as
+  // StoreOptions'.
+  Settler(const BatchContext& context, absl::Duration after, absl::Duration step_lease);
   ~Settler();
   Settler(const Settler&) = delete;
   Settler& operator=(const Settler&) = delete;
@@ -56,6 +58,7 @@ class Settler {
 
   const BatchContext context_;
   const absl::Duration after_;
+  const absl::Duration step_lease_;
   std::atomic<std::int64_t> failures_{0};
 
   Mutex pass_mutex_;  // one pass at a time: who waits for a pass finds its work done

@@ -236,7 +236,7 @@ Tiers::Room Tiers::MakeRoom(std::int64_t wanted) {
       static_cast<std::int64_t>(options_.low_watermark * static_cast<double>(budget_->total()));
   Room room = moving_ > 0 ? Room::kBusy : Room::kNone;
   if (wanted > 0 && budget_->used() + wanted <= least) return Room::kMade;  // there is some
-  for (const EvictionDecision& decision : Plan(wanted)) {
+  for (const EvictionDecision& decision : Plan(wanted, &room)) {
     if (budget_->used() + wanted <= least) break;
     const std::shared_ptr<Session> session = sessions_->Find(decision.id);
     if (session) room = std::min(room, EvictIfUnused(session.get()));
@@ -245,7 +245,7 @@ Tiers::Room Tiers::MakeRoom(std::int64_t wanted) {
   return room;
 }
 
-std::vector<EvictionDecision> Tiers::Plan(std::int64_t wanted) {
+std::vector<EvictionDecision> Tiers::Plan(std::int64_t wanted, Room* room) {
   EvictionInput input;
   input.now = absl::Now();
   input.budget_bytes = budget_->total();
@@ -259,13 +259,16 @@ std::vector<EvictionDecision> Tiers::Plan(std::int64_t wanted) {
   if (input.used_bytes + wanted <= high) return {};  // what most passes find
   for (const std::shared_ptr<Session>& session : sessions_->All()) {
     const SessionInfo info = session->Info();
-    input.candidates.push_back({.id = info.config->id,
-                                .group = info.config->group,
-                                .tenant = info.config->tenant,
-                                .resident_bytes = info.evicted ? 0 : info.resident_bytes,
-                                .last_use = TimeOf(session->last_use()),
-                                .spillable = true,
-                                .spilled = info.evicted});
+    input.candidates.push_back(
+        {.id = info.config->id,
+         .group = info.config->group,
+         .tenant = info.config->tenant,
+         .resident_bytes = info.evicted ? 0 : info.resident_bytes,
+         .last_use = TimeOf(session->last_use()),
+         .busy = !info.evicted && session->StepIsUnderWay(options_.step_lease),
+         .spillable = true,
+         .spilled = info.evicted});
+    if (input.candidates.back().busy) *room = std::min(*room, Room::kBusy);
   }
   return PlanEvictions(input);
 }
@@ -274,6 +277,7 @@ Tiers::Room Tiers::EvictIfUnused(Session* session) ABSL_NO_THREAD_SAFETY_ANALYSI
   const TryAloneInGate gate(&session->gate());
   if (!gate.alone() || session->FileIsBusy()) return Room::kBusy;
   if (session->deleted() || session->evicted()) return Room::kNone;
+  if (session->StepIsUnderWay(options_.step_lease)) return Room::kBusy;
   return Evict(session).ok() ? Room::kMade : Room::kNone;
 }
 

@@ -114,7 +114,8 @@ class Tiers {
   void Loop();
   void Pass() noexcept;
   void CheckpointDue();
-  std::vector<EvictionDecision> Plan(std::int64_t wanted);
+  // `room`: at most kBusy, if sessions are left out that are in use.
+  std::vector<EvictionDecision> Plan(std::int64_t wanted, Room* room);
   Room EvictIfUnused(Session* session);
   void TellOfFailure(std::string_view session, const absl::Status& status);
   absl::Status CheckpointIfChanged(Session* session);

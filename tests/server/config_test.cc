@@ -51,6 +51,7 @@ TEST(ConfigTest, DefaultsOfTheTableAreThoseOfTheStruct) {
   EXPECT_EQ(parsed->config.checkpoint_interval, defaults.checkpoint_interval);
   EXPECT_EQ(parsed->config.durability, defaults.durability);
   EXPECT_EQ(parsed->config.settle_after, defaults.settle_after);
+  EXPECT_EQ(parsed->config.step_lease, defaults.step_lease);
   EXPECT_EQ(parsed->config.shutdown_grace, defaults.shutdown_grace);
   EXPECT_EQ(parsed->config.metrics_address, "127.0.0.1:9464");
   EXPECT_EQ(defaults.metrics_address, "");  // of servers in the process of a test or a tool
@@ -64,7 +65,7 @@ TEST(ConfigTest, EveryFlagSetsItsField) {
       Parse({"--address=[::1]:0", "--backend=cpu", instructions.c_str(), "--threads=3",
              "--memory-budget=2GiB", "--profile=kivi", "--max-message-bytes=4194304",
              "--max-concurrent-requests", "7", "--data-dir=/some/where", "--checkpoint-interval=5s",
-             "--fsync=never", "--settle-after=1500ms", "--shutdown-grace=0s",
+             "--fsync=never", "--settle-after=1500ms", "--step-lease=3s", "--shutdown-grace=0s",
              "--metrics-address=0.0.0.0:0", "--log-level=error", "--log-format=json"});
   ASSERT_TRUE(parsed.ok()) << parsed.status();
   const Config& config = parsed->config;
@@ -81,6 +82,7 @@ TEST(ConfigTest, EveryFlagSetsItsField) {
   EXPECT_EQ(config.durability, Durability::kWritten);
   EXPECT_EQ(config.metrics_address, "0.0.0.0:0");
   EXPECT_EQ(config.settle_after, absl::Milliseconds(1500));
+  EXPECT_EQ(config.step_lease, absl::Seconds(3));
   EXPECT_EQ(config.shutdown_grace, absl::ZeroDuration());
   EXPECT_EQ(config.log_level, LogLevel::kError);
   EXPECT_EQ(config.log_format, LogFormat::kJson);
@@ -110,6 +112,7 @@ TEST(ConfigTest, BadValuesNameFlagValueAndWhatIsExpected) {
       {"checkpoint-interval", {"", "1ms", "25h", "10"}},
       {"fsync", {"", "on", "ALWAYS"}},
       {"settle-after", {"", "5", "-5s", "1ms", "25h", "inf"}},
+      {"step-lease", {"", "5", "-5s", "1ms", "61m", "inf"}},
       {"shutdown-grace", {"", "-1s", "61m", "soon"}},
       {"metrics-address", {"", "on", "localhost", ":9464", "[::1]:9464", "unix:/tmp/m", "h:65536"}},
       {"log-level", {"", "trace"}},

@@ -23,7 +23,7 @@ class Twins {
   Twins(Backend* backend, std::uint32_t seed)
       : random_(seed),
         rig_(backend, 1 << 28, Draw(1, 4)),
-        settler_(rig_.context(), absl::InfiniteDuration()) {
+        settler_(rig_.context(), absl::InfiniteDuration(), absl::InfiniteDuration()) {
     SessionConfig config = SessionOfAllKinds("prepared");
     // One more kind: plans are given, directions are found.
     config.layers[3] = SmallLayer(3);
@@ -70,8 +70,7 @@ class Twins {
       EXPECT_EQ(b.prepared_bytes, 0);
       EXPECT_TRUE(rig_.Pages(prepared_.get(), layer) == rig_.Pages(twin_.get(), layer)) << layer;
     }
-    EXPECT_EQ(rig_.budget().used(),
-              prepared_->Info().resident_bytes + twin_->Info().resident_bytes);
+    EXPECT_EQ(rig_.taken(), prepared_->Info().resident_bytes + twin_->Info().resident_bytes);
   }
 
   std::int64_t pages_prepared() { return rig_.preparer().pages(); }

@@ -155,7 +155,7 @@ TEST_F(PreparerTest, WhatIsPreparedIsCounted) {
   const auto session = rig.Create(SmallSession("s"));
   const auto expect_budget = [&] {
     const SessionInfo info = session->Info();
-    EXPECT_EQ(rig.budget().used(), info.resident_bytes);
+    EXPECT_EQ(rig.taken(), info.resident_bytes);
     return info.layers[0];
   };
   Append(&rig, session.get(), kDue);
@@ -274,11 +274,11 @@ TEST_F(PreparerTest, AFailedStepLeavesTheSessionWhole) {
         ++faults;
         EXPECT_EQ(rig.Stats(*session).length, kDue);
         EXPECT_EQ(rig.Stats(*session).sealed_tokens, 0);
-        EXPECT_EQ(rig.budget().used(), session->Info().resident_bytes);
+        EXPECT_EQ(rig.taken(), session->Info().resident_bytes);
         ASSERT_TRUE(rig.Append(&request, true).ok()) << request.item.status;
       }
       EXPECT_EQ(rig.Pages(session.get()), expected);
-      EXPECT_EQ(rig.budget().used(), session->Info().resident_bytes);
+      EXPECT_EQ(rig.taken(), session->Info().resident_bytes);
     }
     backend_.Disarm();
   }
@@ -294,7 +294,7 @@ TEST_F(PreparerTest, TruncateAndDeleteDropWhatIsPrepared) {
     rig.DoPieces(pieces);
     rig.Truncate(session.get(), kDue - 1);
     EXPECT_EQ(rig.Stats(*session).prepared_bytes, 0);
-    EXPECT_EQ(rig.budget().used(), session->Info().resident_bytes);
+    EXPECT_EQ(rig.taken(), session->Info().resident_bytes);
     Append(&rig, session.get(), 2);
     rig.DoPieces(pieces);
     Append(&rig, session.get(), 1);
@@ -341,7 +341,7 @@ TEST_F(PreparerTest, TheSettlerInstallsWhatIsPrepared) {
   Append(&rig, session.get(), kDue + 128);
   rig.DoPieces();
   const int seals = Seals();
-  Settler settler(rig.context(), absl::InfiniteDuration());
+  Settler settler(rig.context(), absl::InfiniteDuration(), absl::InfiniteDuration());
   settler.SettleAll();
   EXPECT_EQ(Seals(), seals);
   EXPECT_EQ(rig.Stats(*session).sealed_tokens, 256);
@@ -396,7 +396,7 @@ TEST_P(PieceUnderWayTest, IsWaitedFor) {
       break;
     case Ending::kTruncate:
       rig.Truncate(session.get(), 5);
-      EXPECT_EQ(rig.budget().used(), session->Info().resident_bytes);
+      EXPECT_EQ(rig.taken(), session->Info().resident_bytes);
       EXPECT_EQ(rig.Stats(*session).prepared_bytes, 0);
       break;
     case Ending::kDelete:

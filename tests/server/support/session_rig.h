@@ -42,6 +42,8 @@ class SessionRig {
   }
 
   MemoryBudget& budget() { return budget_; }
+  // Without what is promised to steps.
+  std::int64_t taken() const { return budget_.used() - budget_.used(MemoryKind::kPromised); }
   BlockPool& pool() { return pool_; }
   Preparer& preparer() { return *preparer_; }
   // Ends the preparer, wherever it is, and makes another.

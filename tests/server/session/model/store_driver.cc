@@ -101,7 +101,11 @@ void StoreDriver::Began(std::uint64_t generation, ModelSession* session) {
   last_generation_ = session->generation = generation;
 }
 
-std::int64_t StoreDriver::UsedBytes() const { return store_->Totals().resident_bytes; }
+std::int64_t StoreDriver::UsedBytes() const {
+  const StoreTotals totals = store_->Totals();
+  return totals.resident_bytes +
+         totals.resident_bytes_of[static_cast<std::size_t>(MemoryKind::kPromised)];
+}
 
 bool StoreDriver::MayLack(const absl::Status& status, std::int64_t used, std::int64_t want) {
   if (!absl::IsResourceExhausted(status)) return false;

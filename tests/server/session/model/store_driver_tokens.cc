@@ -37,6 +37,18 @@ double RelativeError(DType storage, const std::uint16_t* is, const std::uint16_t
 }
 constexpr double kMostError = 0.9;
 
+// An append takes memory for all layers to come as far.
+std::int64_t MostOfStep(const ModelSession* session, std::int64_t count) {
+  if (session == nullptr) return MostBytes(count);
+  std::int64_t longest = 0;
+  for (const LayerHistory& layer : session->now.layers) longest = std::max(longest, layer.length());
+  std::int64_t bytes = 0;
+  for (const LayerHistory& layer : session->now.layers) {
+    bytes += MostBytes(longest - layer.length() + count);
+  }
+  return bytes;
+}
+
 }  // namespace
 
 struct StoreDriver::Planned {
@@ -167,7 +179,7 @@ void StoreDriver::ExpectAnswered(bool attend, std::int64_t used, Planned* planne
                                  item.status.ToString(absl::StatusToStringMode::kWithNoExtraData)));
   ModelSession* const session = Find(planned->id);
   const bool named = item.layer != 99 && planned->refusal.reason != "INVALID_FIELD";
-  if (!MayLack(item.status, used, 3 * MostBytes(event.count))) {
+  if (!MayLack(item.status, used, 3 * MostOfStep(session, event.count))) {
     ExpectRefusal(item.status, planned->refusal);
     EXPECT_EQ(item.repeated, item.status.ok() && planned->repeat);
   }

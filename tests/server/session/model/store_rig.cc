@@ -41,6 +41,8 @@ StoreRig::~StoreRig() {
 void StoreRig::Start() {
   StoreOptions options{.memory_budget_bytes = options_.budget,
                        .settle_after = absl::InfiniteDuration(),
+                       // Requests at random leave most steps in the middle.
+                       .step_lease = absl::ZeroDuration(),
                        .first_generation = next_generation_ += 1 << 20,
                        .durability = Durability::kWritten,
                        .checkpoint_interval = options_.checkpoint_interval};
