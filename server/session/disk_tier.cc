@@ -149,8 +149,12 @@ absl::Status DiskTier::RemoveOwned(Session* session, const Session* successor) {
     session->file().state.reset();
     session->SetDurableLength(0);
   };
-  // If it fails, the file may be gone or not; but a session that is evicted has nothing else.
-  if (!session->evicted()) forget();
+  // If it fails, the file may be gone or not, and the session, which stays, needs another; but one
+  // that is evicted has nothing else.
+  if (!session->evicted()) {
+    forget();
+    session->NoteChange();
+  }
   absl::Status s;
   {
     MutexLock lock(&owners_mutex_);
