@@ -86,6 +86,8 @@ void StoreDriver::Export() {
   const std::string id = DrawId();
   const ModelSession* const session = Find(id);
   const bool wrong = session != nullptr && OneIn(10);
+  // What is being sealed ahead meanwhile may be done, and use less, after the refusal.
+  const std::int64_t used = UsedBytes();
   auto made = store_->Export(id, wrong ? session->generation + 1 : 0);
   Note(id, absl::StrCat("export: ",
                         made.status().ToString(absl::StatusToStringMode::kWithNoExtraData)));
@@ -96,7 +98,7 @@ void StoreDriver::Export() {
     return;
   }
   // The copy's queries.
-  if (!made.ok() && MayLack(made.status(), UsedBytes(), 16 << 10)) return;
+  if (!made.ok() && MayLack(made.status(), used, 16 << 10)) return;
   ASSERT_TRUE(made.ok()) << made.status();
   Exported exported{.shape = session->shape, .state = session->now, .serial = ++requests_};
   while (!(*made)->done()) {
