@@ -56,7 +56,8 @@ absl::Status DiskTier::Checkpoint(Session* session) ABSL_NO_THREAD_SAFETY_ANALYS
   session->AwaitFile();
   {
     const AloneInGate alone(&session->gate());
-    if (session->deleted() || session->evicted()) return absl::OkStatus();
+    if (session->deleted()) return absl::OkStatus();
+    if (session->evicted()) return SaveRetention(session);
     file_lock.emplace(&session->file_mutex());
     if (IsSuperseded(*session)) return absl::OkStatus();
     const absl::Status shared = session->Share(&copy);
@@ -69,6 +70,23 @@ absl::Status DiskTier::Checkpoint(Session* session) ABSL_NO_THREAD_SAFETY_ANALYS
     if (!shared.ok()) return shared;
   }
   return Save(copy.Layers(), commit, &*unsaved, session);
+}
+
+absl::Status DiskTier::SaveRetention(Session* session) {
+  MutexLock file_lock(&session->file_mutex());
+  std::optional<SessionFileState>& state = session->file().state;
+  if (!state || state->last_commit()->retention == session->retention()) return absl::OkStatus();
+  SessionCommit commit = *state->last_commit();
+  commit.generation = session->generation();
+  commit.time = absl::Now();
+  commit.retention = session->retention();
+  // Whatever becomes of the commit, the tokens are where this says: the session has them nowhere
+  // else.
+  SessionFileState before = *state;
+  absl::Status s = Extend(
+      commit, [](SessionFileWriter*) { return absl::OkStatus(); }, session);
+  if (!state) state = std::move(before);
+  return s;
 }
 
 absl::Status DiskTier::Evict(Session* session) {
@@ -98,7 +116,7 @@ absl::Status DiskTier::Truncate(const TruncateRecord& asked, std::uint64_t new_g
   }
   SessionCommit commit{.generation = new_generation,
                        .time = absl::Now(),
-                       .retention = last.retention,
+                       .retention = session->retention(),
                        .prefix_limit = std::min(last.prefix_limit, asked.length)};
   if (!asked.request_id.empty()) commit.last_truncate = asked;
   for (const LayerCommit& layer : last.layers) {
@@ -196,6 +214,11 @@ void DiskTier::Adopt(const SessionFileContents& contents, Session* session) {
   session->Evict(contents.state);
   session->SetDurableLength(CommittedLength(*contents.state.last_commit()));
   session->NoteSaved(session->changes(), std::chrono::steady_clock::now());
+  const SessionCommit& commit = *contents.state.last_commit();
+  session->InitRetention(commit.retention);
+  // It was in use then; clocks may have been set since.
+  const absl::Duration idle = std::max(absl::Now() - commit.time, absl::ZeroDuration());
+  session->SetLastUse(std::chrono::steady_clock::now() - absl::ToChronoNanoseconds(idle));
   MutexLock lock(&owners_mutex_);
   owners_[session->config()->id] = session;
 }

@@ -39,8 +39,8 @@ class DiskTier {
 
   // Writes to the session's file what it does not have yet. Requests wait for about as long as a
   // fork takes, or where memory has no room for the copy, until all is written. OK if the session
-  // is deleted or superseded. Errors: the file's; after them what was durable still is, and the
-  // next checkpoint writes all that lacks.
+  // is deleted or superseded. Of one that is evicted only its retention is written. Errors: the
+  // file's; after them what was durable still is, and the next checkpoint writes all that lacks.
   absl::Status Checkpoint(Session* session);
   // The same, and frees the session's memory; NOT_FOUND if it is superseded. REQUIRES: it is not
   // deleted.
@@ -94,6 +94,8 @@ class DiskTier {
     bool saved_ = false;
   };
 
+  // Of a session that is evicted.
+  absl::Status SaveRetention(Session* session) ABSL_EXCLUSIVE_LOCKS_REQUIRED(session->gate());
   // Writes the layers, and commits. REQUIRES: the layers stay as they are.
   absl::Status Save(const std::vector<LayerState*>& layers, const SessionCommit& commit,
                     Unsaved* unsaved, Session* session)

@@ -85,7 +85,9 @@ Session::~Session() {
 
 bool Session::ReserveOwnMemory() {
   const AloneInGate alone(&gate_);
-  return own_memory_.Grow(static_cast<std::int64_t>(BytesOf(*config_)));
+  if (!own_memory_.Grow(static_cast<std::int64_t>(BytesOf(*config_)))) return false;
+  own_bytes_.store(own_memory_.bytes());
+  return true;
 }
 
 std::uint64_t Session::generation() const {
@@ -106,6 +108,8 @@ bool Session::evicted() const {
 Session::Glance Session::LookAt() const {
   MutexLock lock(&published_mutex_);
   return {.committed_length = committed_length_,
+          .resident_bytes = resident_bytes_,
+          .retention = retention_,
           .pages_sealed_without_queries = blind_pages_,
           .evicted = evicted_};
 }
@@ -122,13 +126,30 @@ SessionInfo Session::Info() const {
     info.evicted = evicted_;
     info.layers = published_;
     info.committed_length = committed_length_;
+    info.resident_bytes = resident_bytes_;
+    info.retention = retention_;
   }
   for (const LayerStats& layer : info.layers) {
     info.logical_bytes += layer.logical_bytes;
     info.min_truncate_length = std::max(info.min_truncate_length, layer.min_truncate_length);
-    info.resident_bytes += layer.page_bytes + layer.window_bytes + layer.prepared_bytes;
   }
   return info;
+}
+
+Retention Session::retention() const {
+  MutexLock lock(&published_mutex_);
+  return retention_;
+}
+
+void Session::SetRetention(const Retention& retention) {
+  InitRetention(retention);
+  NoteUse();
+  NoteUnsaved();
+}
+
+void Session::InitRetention(const Retention& retention) {
+  MutexLock lock(&published_mutex_);
+  retention_ = retention;
 }
 
 bool Session::StepIsComplete() const {
@@ -175,9 +196,11 @@ void Session::Replace(LayerStats* published, const LayerStats& stats) {
 void Session::SumUp() {
   committed_length_ = published_.empty() ? 0 : published_.front().length;
   blind_pages_ = 0;
+  resident_bytes_ = 0;
   for (const LayerStats& layer : published_) {
     committed_length_ = std::min(committed_length_, layer.length);
     blind_pages_ += layer.pages_sealed_without_queries;
+    resident_bytes_ += layer.page_bytes + layer.window_bytes + layer.prepared_bytes;
   }
 }
 
@@ -281,7 +304,7 @@ SessionCommit Session::CommitAt(absl::Time time) {
   SessionCommit commit{.generation = generation(),
                        .time = time,
                        .last_truncate = last_truncate_,
-                       .retention = retention_,
+                       .retention = retention(),
                        .prefix_limit = prefix_limit_};
   // One that has no request id cannot be repeated.
   if (last_truncate_ && last_truncate_->request_id.empty()) commit.last_truncate.reset();
@@ -301,13 +324,14 @@ absl::Status Session::Load(const SessionFileState& state, SessionLoader* loader)
   }
   const SessionCommit& commit = *state.last_commit();
   last_truncate_ = std::move(last_truncate);
-  retention_ = commit.retention;
   prefix_limit_ = commit.prefix_limit;
   {
     MutexLock lock(&published_mutex_);
-    // Evicted ones are not in the sum.
     if (std::exchange(evicted_, false)) {
+      // Evicted ones are not in the sum. Their retention may have changed since.
       for (LayerStats& layer : published_) layer.logical_bytes = 0;
+    } else {
+      retention_ = commit.retention;
     }
   }
   for (std::size_t i = 0; i < layers.size(); ++i) Publish(i, layers[i]->Stats());
@@ -341,12 +365,17 @@ void Session::LowerUnchangedTo(std::int64_t position) {
 void Session::Delete() {
   const std::vector<LayerStats> stats = CutLayers(0);
   own_memory_.Shrink(own_memory_.bytes());
+  own_bytes_.store(0);
   MutexLock lock(&published_mutex_);
   PublishAll(stats);
   deleted_ = true;
 }
 
 void Session::NoteUse() { last_use_.store(Now()); }
+
+void Session::SetLastUse(std::chrono::steady_clock::time_point when) {
+  last_use_.store(when.time_since_epoch().count());
+}
 
 std::chrono::steady_clock::time_point Session::last_use() const { return TimeOf(last_use_.load()); }
 
@@ -380,10 +409,14 @@ std::chrono::steady_clock::time_point Session::last_eviction() const {
 
 void Session::NoteEviction() { last_eviction_.store(Now()); }
 
-void Session::NoteChange() {
+void Session::NoteUnsaved() {
   changes_.fetch_add(1);
   std::chrono::steady_clock::rep nothing = 0;
   unsaved_since_.compare_exchange_strong(nothing, Now());
+}
+
+void Session::NoteChange() {
+  NoteUnsaved();
   last_change_.store(Now());
   SetUnsettled();
 }

@@ -73,10 +73,19 @@ class Session {
   // What metrics tell of it: cheap, also with many layers.
   struct Glance {
     std::int64_t committed_length = 0;
+    std::int64_t resident_bytes = 0;
+    Retention retention;
     std::int64_t pages_sealed_without_queries = 0;
     bool evicted = false;
   };
   Glance LookAt() const;
+  Retention retention() const;
+  // Counts as a use, and as a change that its file lacks.
+  void SetRetention(const Retention& retention) ABSL_EXCLUSIVE_LOCKS_REQUIRED(gate_);
+  // The same of one that nobody knows yet; its file, if it has one, says so already.
+  void InitRetention(const Retention& retention);
+  // What it takes before its first token; 0 once it is deleted.
+  std::int64_t own_bytes() const { return own_bytes_.load(); }
   // Whether all layers have the same length, that is, no step is under way.
   bool StepIsComplete() const;
 
@@ -166,6 +175,7 @@ class Session {
 
   // When a request was last inside.
   void NoteUse();
+  void SetLastUse(std::chrono::steady_clock::time_point when);
   std::chrono::steady_clock::time_point last_use() const;
   // How often tokens have come or gone.
   std::int64_t changes() const { return changes_.load(); }
@@ -191,6 +201,8 @@ class Session {
   void PublishAll(const std::vector<LayerStats>& stats)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(published_mutex_);
   void TruncateLayers(std::int64_t length) ABSL_EXCLUSIVE_LOCKS_REQUIRED(gate_);
+  // That the file lacks something, as of now.
+  void NoteUnsaved();
   // After published_ has changed.
   void SumUp() ABSL_EXCLUSIVE_LOCKS_REQUIRED(published_mutex_);
 
@@ -203,8 +215,8 @@ class Session {
   // Keys of longer prefixes are of tokens that a truncate has dropped.
   std::int64_t prefix_limit_ ABSL_GUARDED_BY(gate_) = kPositionLimit;
   std::optional<TruncateRecord> last_truncate_ ABSL_GUARDED_BY(gate_);
-  Retention retention_ ABSL_GUARDED_BY(gate_);
   MemoryReservation own_memory_ ABSL_GUARDED_BY(gate_);
+  std::atomic<std::int64_t> own_bytes_{0};  // of own_memory_
   StepMemory step_memory_;
 
   mutable Mutex published_mutex_;
@@ -212,7 +224,9 @@ class Session {
   bool deleted_ ABSL_GUARDED_BY(published_mutex_) = false;
   bool evicted_ ABSL_GUARDED_BY(published_mutex_) = false;
   std::vector<LayerStats> published_ ABSL_GUARDED_BY(published_mutex_);
+  Retention retention_ ABSL_GUARDED_BY(published_mutex_);
   std::int64_t committed_length_ ABSL_GUARDED_BY(published_mutex_) = 0;  // of published_
+  std::int64_t resident_bytes_ ABSL_GUARDED_BY(published_mutex_) = 0;    // the same
   std::int64_t blind_pages_ ABSL_GUARDED_BY(published_mutex_) = 0;       // the same
 
   Mutex file_mutex_;

@@ -26,8 +26,8 @@ SessionStore::SessionStore(Backend* backend, const StoreOptions& options)
     : impl_(std::make_unique<Impl>(backend, options)) {}
 SessionStore::~SessionStore() = default;
 
-absl::StatusOr<SessionInfo> SessionStore::Create(SessionConfig config) {
-  return impl_->Create(std::move(config));
+absl::StatusOr<SessionInfo> SessionStore::Create(SessionConfig config, const Retention& retention) {
+  return impl_->Create(std::move(config), retention);
 }
 
 absl::StatusOr<SessionInfo> SessionStore::Get(std::string_view id) const {
@@ -62,6 +62,12 @@ absl::StatusOr<SessionInfo> SessionStore::Truncate(std::string_view id, std::str
                                                    std::uint64_t generation, std::int64_t length) {
   return impl_->Truncate(
       id, {.request_id = std::string(request_id), .generation = generation, .length = length});
+}
+
+absl::StatusOr<SessionInfo> SessionStore::SetRetention(std::string_view id,
+                                                       std::uint64_t generation,
+                                                       const Retention& retention) {
+  return impl_->SetRetention(id, generation, retention);
 }
 
 void SessionStore::Fork(std::span<ForkItem> items) { impl_->Fork(items); }

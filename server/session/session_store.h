@@ -23,6 +23,8 @@
 #include "server/base/duration_histogram.h"
 #include "server/file/durability.h"
 #include "server/pages/memory_budget.h"
+#include "server/session/eviction_policy.h"
+#include "server/session/retention.h"
 
 namespace oscarkv {
 
@@ -87,6 +89,7 @@ struct SessionInfo {
   std::shared_ptr<const SessionConfig> config;
   std::uint64_t generation = 0;
   absl::Time create_time;
+  Retention retention;
   std::vector<LayerStats> layers;  // in the order of config->layers
   std::int64_t committed_length = 0;
   std::int64_t min_truncate_length = 0;  // the largest of all layers
@@ -126,6 +129,8 @@ struct StoreTotals {
   DurationCounts eviction_times;   // of those that did not fail
   DurationCounts restore_times;
   DurationCounts checkpoint_times;
+  std::int64_t expired_sessions = 0;        // deleted: nobody used them for their time to live
+  std::int64_t dropped_sessions = 0;        // deleted to make room
   std::int64_t restores_within_minute = 0;  // of the session's eviction
   std::int64_t file_written_bytes = 0;      // by evictions and checkpoints
   std::int64_t file_read_bytes = 0;         // by restores
@@ -239,6 +244,12 @@ struct StoreOptions {
   // first, until the low one. 0 < low_watermark <= high_watermark <= 1.
   double low_watermark = 0.85;
   double high_watermark = 0.95;
+  // Without a directory, where memory is full: sessions are deleted as if moved to files; else what
+  // needs more is refused.
+  bool drop_when_full = false;
+  // Told of each session that is deleted for that, or because its time to live has passed; as
+  // on_tier_failure is.
+  std::function<void(std::string_view session, EvictionReason reason)> on_dropped = nullptr;
   // How long the thread that keeps files up to date may stand still before Health tells.
   absl::Duration stalled_after = absl::Minutes(2);
   // Told of each checkpoint and eviction that fails, and with "" for the session of other failures
@@ -260,6 +271,7 @@ struct ImportOptions {
   std::optional<std::string> model;
   std::optional<std::string> model_revision;
   std::optional<std::string> rope_digest;
+  std::optional<Retention> retention = std::nullopt;  // not set: the file's
 };
 
 class SessionStore {
@@ -274,7 +286,7 @@ class SessionStore {
   // RESOURCE_EXHAUSTED if the budget has no room for the session itself. The session is empty, or a
   // fork of one of the same tenant, model and layers that has the longest prefix of those that both
   // have a key for.
-  absl::StatusOr<SessionInfo> Create(SessionConfig config);
+  absl::StatusOr<SessionInfo> Create(SessionConfig config, const Retention& retention = {});
   absl::StatusOr<SessionInfo> Get(std::string_view id) const;
   // One of its layers, as Get tells; nullopt if there is no such session or layer.
   std::optional<LayerStats> StatsOf(std::string_view id, int layer) const;
@@ -290,13 +302,18 @@ class SessionStore {
   absl::StatusOr<SessionInfo> Truncate(std::string_view id, std::string_view request_id,
                                        std::uint64_t generation, std::int64_t length);
 
-  // Makes sessions that begin as others are, with their configuration, for the price of what
-  // differs later: pages and blocks are shared. All sources are taken as they are before the first
-  // fork is put in its place, so that sessions may trade places. A repeat (a session of that id,
-  // made by the same request_id, source, generation and length) changes nothing. Statuses:
-  // NOT_FOUND, GENERATION_MISMATCH, ALREADY_EXISTS, RESOURCE_EXHAUSTED, as Truncate's for a
-  // length, INVALID_ARGUMENT for an id that an item before it makes. If it throws bad_alloc, some
-  // items may have been applied.
+  // generation 0: any. Waits for requests that are inside the session. What it had of its time to
+  // live begins anew.
+  absl::StatusOr<SessionInfo> SetRetention(std::string_view id, std::uint64_t generation,
+                                           const Retention& retention);
+
+  // Makes sessions that begin as others are, of the same priority and time to live, not pinned,
+  // with their configuration, for the price of what differs later: pages and blocks are shared. All
+  // sources are taken as they are before the first fork is put in its place, so that sessions may
+  // trade places. A repeat (a session of that id, made by the same request_id, source, generation
+  // and length) changes nothing. Statuses: NOT_FOUND, GENERATION_MISMATCH, ALREADY_EXISTS,
+  // RESOURCE_EXHAUSTED, as Truncate's for a length, INVALID_ARGUMENT for an id that an item before
+  // it makes. If it throws bad_alloc, some items may have been applied.
   void Fork(std::span<ForkItem> items);
 
   // Shapes of the layers, for whoever sizes outputs; NOT_FOUND for the session. Never changes

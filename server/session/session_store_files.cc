@@ -24,6 +24,7 @@ absl::StatusOr<std::unique_ptr<SessionExport>> SessionStore::Impl::Export(
   SessionFields fields{.config = *session.config(), .create_time = session.Info().create_time};
   SessionCommit commit;
   {
+    session.NoteUse();
     const AloneInGate alone(&session.gate());
     if (absl::Status s = CheckNamed(session, generation); !s.ok()) return s;
     if (absl::Status s = tiers_.Restore(&session); !s.ok()) return s;
@@ -38,19 +39,21 @@ absl::StatusOr<std::unique_ptr<SessionExport>> SessionStore::Impl::Export(
 }
 
 std::unique_ptr<SessionImport> SessionStore::Impl::Import(ImportOptions options) {
+  const std::optional<Retention> retention = options.retention;
   return std::make_unique<SessionImport>(
       std::move(options), std::make_unique<SessionLoader>(backend_, &pool_, &budget_),
       [this](absl::FunctionRef<absl::Status()> attempt) {
         return tiers_.WithRoom(tiers_.usual_room(), Tiers::Wait::kForRoom, attempt);
       },
-      [this](SessionConfig config, const SessionFileState& state, SessionLoader* loader) {
-        return PutImported(std::move(config), state, loader);
+      [this, retention](SessionConfig config, const SessionFileState& state,
+                        SessionLoader* loader) {
+        return PutImported(std::move(config), retention, state, loader);
       });
 }
 
-absl::StatusOr<SessionInfo> SessionStore::Impl::PutImported(SessionConfig config,
-                                                            const SessionFileState& state,
-                                                            SessionLoader* loader) {
+absl::StatusOr<SessionInfo> SessionStore::Impl::PutImported(
+    SessionConfig config, const std::optional<Retention>& retention, const SessionFileState& state,
+    SessionLoader* loader) {
   if (const auto other = sessions_.Find(config.id)) return Repeated(config, *other);
   if (absl::Status s = CheckUsable(config.id); !s.ok()) return s;
   const auto session =
@@ -61,6 +64,7 @@ absl::StatusOr<SessionInfo> SessionStore::Impl::PutImported(SessionConfig config
     return session->Load(state, loader);
   });
   if (!loaded.ok()) return loaded;
+  if (retention) session->InitRetention(*retention);
   if (const auto other = sessions_.Insert(session)) return Repeated(*session->config(), *other);
   const InGate in_gate(&session->gate());
   if (!session->deleted()) prefixes_.Add(session);

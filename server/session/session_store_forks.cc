@@ -30,6 +30,7 @@ void SessionStore::Impl::ReusePrefix(Session* session) {
   for (auto prefix = config.prefix_keys.rbegin(); prefix != config.prefix_keys.rend(); ++prefix) {
     for (const auto& holder : prefixes_.Find(config.tenant, prefix->key)) {
       if (!AreAlike(*holder->config(), config)) continue;
+      holder->NoteUse();
       // Cheaper than to compute the prefix again.
       if (!tiers_.EnsureResident(holder.get()).ok()) continue;
       const InGate in_gate(&holder->gate());
@@ -78,6 +79,7 @@ absl::StatusOr<std::shared_ptr<Session>> SessionStore::Impl::MakeFork(ForkItem* 
   const absl::StatusOr<std::shared_ptr<Session>> found = Find(item->source);
   if (!found.ok()) return found.status();
   Session& source = **found;
+  source.NoteUse();  // it is not what makes room for the fork
   SessionConfig config = *source.config();
   config.id = item->session;
   config.request_id = item->request_id;
@@ -102,6 +104,9 @@ absl::StatusOr<std::shared_ptr<Session>> SessionStore::Impl::MakeFork(ForkItem* 
   };
   status = tiers_.WithRoom(tiers_.usual_room(), Tiers::Wait::kForRoom, share);
   if (!status.ok()) return status;
+  Retention retention = info.retention;
+  retention.pinned = false;
+  fork->InitRetention(retention);
   fork->NoteChange();
   return fork;
 }

@@ -16,13 +16,15 @@
 
 namespace oscarkv {
 
-absl::StatusOr<SessionInfo> SessionStore::Impl::Create(SessionConfig config) {
+absl::StatusOr<SessionInfo> SessionStore::Impl::Create(SessionConfig config,
+                                                       const Retention& retention) {
   // A repeat needs no memory.
   if (const auto other = sessions_.Find(config.id)) return Repeated(config, *other);
   if (absl::Status s = CheckUsable(config.id); !s.ok()) return s;
   const auto session =
       std::make_shared<Session>(std::move(config), NewGeneration(), &budget_, &logical_bytes_);
   if (absl::Status s = ReserveFor(session.get()); !s.ok()) return s;
+  session->InitRetention(retention);
   ReusePrefix(session.get());
   if (const auto other = sessions_.Insert(session)) return Repeated(*session->config(), *other);
   const InGate in_gate(&session->gate());  // where it is not deleted meanwhile
@@ -70,13 +72,29 @@ absl::Status SessionStore::Impl::Delete(std::string_view id, std::uint64_t gener
   session.AwaitFile();
   const AloneInGate alone(&session.gate());
   if (absl::Status s = CheckNamed(session, generation); !s.ok()) return s;
+  return DeleteFound(&session);
+}
+
+absl::Status SessionStore::Impl::DeleteFound(Session* session) {
   if (disk_) {
-    if (absl::Status s = disk_->Remove(&session); !s.ok()) return s;
+    if (absl::Status s = disk_->Remove(session); !s.ok()) return s;
   }
-  session.Delete();
-  prefixes_.Remove(session);
-  sessions_.Erase(session);  // a fork may have taken its place
+  session->Delete();
+  prefixes_.Remove(*session);
+  sessions_.Erase(*session);  // a fork may have taken its place
   return absl::OkStatus();
+}
+
+absl::StatusOr<SessionInfo> SessionStore::Impl::SetRetention(std::string_view id,
+                                                             std::uint64_t generation,
+                                                             const Retention& retention) {
+  const absl::StatusOr<std::shared_ptr<Session>> found = Find(id);
+  if (!found.ok()) return found.status();
+  Session& session = **found;
+  const AloneInGate alone(&session.gate());
+  if (absl::Status s = CheckNamed(session, generation); !s.ok()) return s;
+  session.SetRetention(retention);
+  return session.Info();
 }
 
 absl::StatusOr<SessionInfo> SessionStore::Impl::Truncate(std::string_view id,
@@ -84,6 +102,7 @@ absl::StatusOr<SessionInfo> SessionStore::Impl::Truncate(std::string_view id,
   const absl::StatusOr<std::shared_ptr<Session>> found = Find(id);
   if (!found.ok()) return found.status();
   Session& session = **found;
+  session.NoteUse();
   session.AwaitFile();
   const AloneInGate alone(&session.gate());
   if (session.deleted()) return SessionNotFound(id);
@@ -146,9 +165,9 @@ absl::Status SessionStore::Impl::Read(const std::shared_ptr<const SessionConfig>
 
 void SessionStore::Impl::RunBatch(std::span<BatchItem* const> items, BatchKind kind) {
   std::vector<BatchItem*> refused;
-  refused.reserve(disk_ ? items.size() : 0);
+  refused.reserve(tiers_.can_make_room() ? items.size() : 0);
   Batch(context(), items, kind).Run();
-  if (!disk_) return;
+  if (!tiers_.can_make_room()) return;
   const auto find_refused = [&] {
     refused.clear();
     for (BatchItem* item : items) {
@@ -189,6 +208,8 @@ StoreTotals SessionStore::Impl::Totals() const {
       .eviction_times = tiers_.evictions().times.Read(),
       .restore_times = tiers_.restores().times.Read(),
       .checkpoint_times = tiers_.checkpoints().times.Read(),
+      .expired_sessions = tiers_.expired(),
+      .dropped_sessions = tiers_.dropped(),
       .restores_within_minute = tiers_.restores_within_minute(),
       .passes = tiers_.passes(),
       .failed_passes = tiers_.failed_passes(),

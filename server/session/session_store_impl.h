@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string_view>
 
@@ -38,15 +39,20 @@ class SessionStore::Impl {
                                                             backend, &pool_, &budget_)
                                : nullptr),
         data_dir_(options.data_dir),
-        tiers_(options, &sessions_, disk_.get(), &budget_),
+        tiers_(options, &sessions_, disk_.get(), &budget_,
+               [this](Session* session)
+                   ABSL_NO_THREAD_SAFETY_ANALYSIS { return DeleteFound(session); }),
         preparer_(backend, &pool_, &budget_, options.prepared_pages),
         settler_(context(), options.settle_after, options.step_lease) {
     if (options.prepared_pages > 0) preparer_.Start();
+    if (!disk_) tiers_.Start();  // else with what the directory has
   }
 
-  absl::StatusOr<SessionInfo> Create(SessionConfig config);
+  absl::StatusOr<SessionInfo> Create(SessionConfig config, const Retention& retention);
   absl::StatusOr<std::shared_ptr<Session>> Find(std::string_view id) const;
   absl::Status Delete(std::string_view id, std::uint64_t generation);
+  absl::StatusOr<SessionInfo> SetRetention(std::string_view id, std::uint64_t generation,
+                                           const Retention& retention);
   absl::StatusOr<SessionInfo> Truncate(std::string_view id, const TruncateRecord& asked);
   void Fork(std::span<ForkItem> items);
   absl::Status Read(const std::shared_ptr<const SessionConfig>& config, std::uint64_t generation,
@@ -77,10 +83,12 @@ class SessionStore::Impl {
   void AddSessions(StoreTotals* totals) const;
   // For who is in the session's gate: whether it is there, and of that generation; 0: of any.
   static absl::Status CheckNamed(const Session& session, std::uint64_t generation);
+  absl::Status DeleteFound(Session* session) ABSL_EXCLUSIVE_LOCKS_REQUIRED(session->gate());
   // The answer to a create of a session that is there.
   static absl::StatusOr<SessionInfo> Repeated(const SessionConfig& asked, const Session& other);
-  absl::StatusOr<SessionInfo> PutImported(SessionConfig config, const SessionFileState& state,
-                                          SessionLoader* loader);
+  absl::StatusOr<SessionInfo> PutImported(SessionConfig config,
+                                          const std::optional<Retention>& retention,
+                                          const SessionFileState& state, SessionLoader* loader);
   // Makes `session`, which is empty, a fork of the session with the longest prefix that it names.
   void ReusePrefix(Session* session);
   // The session that the item asks for, for nobody to find yet. Null: it is there, see item->info.

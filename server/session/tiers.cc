@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <chrono>
+#include <deque>
 #include <exception>
 #include <memory>
 #include <numeric>
 #include <thread>
+#include <utility>
 
 #include "absl/time/clock.h"
 
@@ -40,11 +42,12 @@ class Counted {
 }  // namespace
 
 Tiers::Tiers(const StoreOptions& options, const SessionTable* sessions, DiskTier* disk,
-             MemoryBudget* budget)
+             MemoryBudget* budget, Drop drop)
     : options_(options),
       sessions_(sessions),
       disk_(disk),
       budget_(budget),
+      drop_(std::move(drop)),
       health_(options.stalled_after) {}
 
 Tiers::~Tiers() {
@@ -57,7 +60,6 @@ Tiers::~Tiers() {
 }
 
 void Tiers::Start() {
-  if (!disk_) return;
   health_.heartbeat()->Beat();  // from now on it is waited for
   thread_ = std::thread([this] { Loop(); });
 }
@@ -79,8 +81,9 @@ void Tiers::Loop() {
 
 void Tiers::Pass() noexcept {
   try {
+    Expire();
     MakeRoom(0);
-    CheckpointDue();
+    if (disk_) CheckpointDue();
     passes_.fetch_add(1);
     health_.NotePass(absl::OkStatus());
   } catch (const std::exception& exception) {
@@ -183,7 +186,7 @@ absl::Status Tiers::CheckpointAll() {
 absl::Status Tiers::WithRoom(std::int64_t wanted, Wait wait,
                              absl::FunctionRef<absl::Status()> attempt) {
   absl::Status s = attempt();
-  if (!disk_ || wait == Wait::kForNothing || !absl::IsResourceExhausted(s)) return s;
+  if (!can_make_room() || wait == Wait::kForNothing || !absl::IsResourceExhausted(s)) return s;
   Patience patience(this);
   while (absl::IsResourceExhausted(s) && patience.TryAgain(wanted)) s = attempt();
   return s;
@@ -192,6 +195,7 @@ absl::Status Tiers::WithRoom(std::int64_t wanted, Wait wait,
 absl::Status Tiers::Restore(Session* session, Wait wait) {
   if (!disk_ || !session->evicted()) return absl::OkStatus();
   const Clock::time_point began = Clock::now();
+  const bool unsaved = session->unsaved();  // as its retention may be
   const std::int64_t wanted = std::max(disk_->LiveBytes(session), usual_room());
   absl::Status s = WithRoom(wanted, wait, [&]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
     const Counted moving(&moving_);
@@ -199,7 +203,7 @@ absl::Status Tiers::Restore(Session* session, Wait wait) {
   });
   restores_.Count(s, began);
   if (!s.ok()) return s;
-  session->NoteSaved(session->changes(), began);  // it is what its file has
+  if (!unsaved) session->NoteSaved(session->changes(), began);  // it is what its file has
   if (Clock::now() - session->last_eviction() < std::chrono::minutes(1)) {
     restores_within_minute_.fetch_add(1);
   }
@@ -227,7 +231,7 @@ bool Tiers::Patience::TryAgain(std::int64_t wanted) {
 }
 
 Tiers::Room Tiers::MakeRoom(std::int64_t wanted) {
-  if (!disk_) return Room::kNone;
+  if (!can_make_room()) return Room::kNone;
   const std::int64_t before = budget_->used();
   MutexLock lock(&room_mutex_);
   // Someone else has made room meanwhile.
@@ -236,49 +240,128 @@ Tiers::Room Tiers::MakeRoom(std::int64_t wanted) {
       static_cast<std::int64_t>(options_.low_watermark * static_cast<double>(budget_->total()));
   Room room = moving_ > 0 ? Room::kBusy : Room::kNone;
   if (wanted > 0 && budget_->used() + wanted <= least) return Room::kMade;  // there is some
-  for (const EvictionDecision& decision : Plan(wanted, &room)) {
-    if (budget_->used() + wanted <= least) break;
-    const std::shared_ptr<Session> session = sessions_->Find(decision.id);
-    if (session) room = std::min(room, EvictIfUnused(session.get()));
+  const Clock::time_point planned = Clock::now();
+  const std::vector<EvictionDecision> plan = Plan(wanted, &room);
+  for (std::size_t at = 0; at < plan.size() && budget_->used() + wanted > least;) {
+    room = std::min(room, CarryOut(NextUnit(plan, &at), planned));
   }
   if (budget_->used() < before) return Room::kMade;  // whoever did it
   return room;
 }
 
+void Tiers::Expire() {
+  const Clock::time_point now = Clock::now();
+  // A group has expired only where each of its sessions has.
+  const std::vector<std::shared_ptr<Session>> sessions = sessions_->All();
+  if (std::none_of(sessions.begin(), sessions.end(), [now](const auto& session) {
+        const Retention retention = session->retention();
+        return !retention.pinned && absl::FromChrono(now - session->last_use()) >= retention.ttl;
+      })) {
+    return;
+  }
+  MutexLock lock(&room_mutex_);
+  const std::vector<EvictionDecision> plan = PlanEvictions(Input());
+  for (std::size_t at = 0; at < plan.size();) CarryOut(NextUnit(plan, &at), now);
+}
+
 std::vector<EvictionDecision> Tiers::Plan(std::int64_t wanted, Room* room) {
-  EvictionInput input;
-  input.now = absl::Now();
-  input.budget_bytes = budget_->total();
-  input.used_bytes = budget_->used();
-  input.wanted_bytes = wanted;
-  input.low_watermark = options_.low_watermark;
-  input.high_watermark = options_.high_watermark;
-  input.can_spill = true;
+  const std::int64_t used = budget_->used();
   const auto high =
-      static_cast<std::int64_t>(options_.high_watermark * static_cast<double>(input.budget_bytes));
-  if (input.used_bytes + wanted <= high) return {};  // what most passes find
-  for (const std::shared_ptr<Session>& session : sessions_->All()) {
-    const SessionInfo info = session->Info();
-    input.candidates.push_back(
-        {.id = info.config->id,
-         .group = info.config->group,
-         .tenant = info.config->tenant,
-         .resident_bytes = info.evicted ? 0 : info.resident_bytes,
-         .last_use = TimeOf(session->last_use()),
-         .busy = !info.evicted && session->StepIsUnderWay(options_.step_lease),
-         .spillable = true,
-         .spilled = info.evicted});
-    if (input.candidates.back().busy) *room = std::min(*room, Room::kBusy);
+      static_cast<std::int64_t>(options_.high_watermark * static_cast<double>(budget_->total()));
+  if (used + wanted <= high) return {};  // what most passes find
+  EvictionInput input = Input();
+  input.used_bytes = used;
+  input.wanted_bytes = wanted;
+  for (const EvictionCandidate& candidate : input.candidates) {
+    if (candidate.busy) *room = std::min(*room, Room::kBusy);
   }
   return PlanEvictions(input);
 }
 
-Tiers::Room Tiers::EvictIfUnused(Session* session) ABSL_NO_THREAD_SAFETY_ANALYSIS {
-  const TryAloneInGate gate(&session->gate());
-  if (!gate.alone() || session->FileIsBusy()) return Room::kBusy;
-  if (session->deleted() || session->evicted()) return Room::kNone;
-  if (session->StepIsUnderWay(options_.step_lease)) return Room::kBusy;
-  return Evict(session).ok() ? Room::kMade : Room::kNone;
+EvictionInput Tiers::Input() {
+  EvictionInput input;
+  input.now = absl::Now();
+  input.budget_bytes = budget_->total();
+  input.low_watermark = options_.low_watermark;
+  input.high_watermark = options_.high_watermark;
+  input.can_spill = disk_ != nullptr;
+  input.may_drop = disk_ == nullptr && options_.drop_when_full;
+  for (const std::shared_ptr<Session>& session : sessions_->All()) {
+    const Session::Glance glance = session->LookAt();
+    const SessionConfig& config = *session->config();
+    const Retention& retention = glance.retention;
+    // One that is on the disk matters to its group, and to its own end.
+    if (glance.evicted && config.group.empty() && retention.ttl == absl::InfiniteDuration()) {
+      continue;
+    }
+    std::int64_t bytes = glance.evicted ? 0 : glance.resident_bytes;
+    if (disk_ == nullptr) bytes += session->own_bytes();
+    input.candidates.push_back(
+        {.id = config.id,
+         .group = config.group,
+         .tenant = config.tenant,
+         .resident_bytes = bytes,
+         .priority = retention.priority,
+         .last_use = TimeOf(session->last_use()),
+         .ttl = retention.ttl,
+         .pinned = retention.pinned,
+         .busy = !glance.evicted && session->StepIsUnderWay(options_.step_lease),
+         .spillable = disk_ != nullptr,
+         .spilled = glance.evicted});
+  }
+  return input;
+}
+
+Tiers::Unit Tiers::NextUnit(const std::vector<EvictionDecision>& plan, std::size_t* at) const {
+  Unit unit{.sessions = {}, .action = plan[*at].action, .reason = plan[*at].reason};
+  for (; *at < plan.size(); ++*at) {
+    std::shared_ptr<Session> session = sessions_->Find(plan[*at].id);
+    if (!session) continue;
+    if (!unit.sessions.empty()) {
+      const SessionConfig& first = *unit.sessions.front()->config();
+      const SessionConfig& config = *session->config();
+      if (first.group.empty() || config.group != first.group || config.tenant != first.tenant) {
+        break;
+      }
+    }
+    unit.action = plan[*at].action;
+    unit.reason = plan[*at].reason;
+    unit.sessions.push_back(std::move(session));
+  }
+  return unit;
+}
+
+Tiers::Room Tiers::CarryOut(const Unit& unit,
+                            Clock::time_point planned) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+  std::deque<TryAloneInGate> gates;
+  for (const std::shared_ptr<Session>& session : unit.sessions) {
+    const bool alone = gates.emplace_back(&session->gate()).alone();
+    if (!alone || session->FileIsBusy()) return Room::kBusy;
+    if (!session->evicted() && session->StepIsUnderWay(options_.step_lease)) return Room::kBusy;
+    if (session->last_use() > planned || session->retention().pinned) return Room::kBusy;
+  }
+  Room room = Room::kNone;
+  for (const std::shared_ptr<Session>& session : unit.sessions) {
+    Heartbeat::BeatThisThread();
+    if (session->deleted()) continue;
+    if (unit.action == EvictionAction::kDrop) {
+      if (DropOne(unit.reason, session.get()).ok()) room = Room::kMade;
+    } else if (!session->evicted()) {
+      if (Evict(session.get()).ok()) room = Room::kMade;
+    }
+  }
+  return room;
+}
+
+absl::Status Tiers::DropOne(EvictionReason reason, Session* session) {
+  absl::Status s = drop_(session);
+  if (!s.ok()) {
+    TellOfFailure(session->config()->id, s);
+    return s;
+  }
+  (reason == EvictionReason::kTtl ? expired_ : dropped_).fetch_add(1);
+  if (options_.on_dropped) options_.on_dropped(session->config()->id, reason);
+  return s;
 }
 
 }  // namespace oscarkv

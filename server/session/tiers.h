@@ -1,5 +1,6 @@
 // Which sessions are in memory, and which in their files alone: brings them back when they are
-// needed, makes room when there is none, and keeps files up to date in the background.
+// needed, makes room when there is none, and in the background keeps files up to date and deletes
+// sessions that have expired.
 //
 // Where room is made, no gate is waited for: a session that someone uses stays. So room may be made
 // with gates held.
@@ -13,7 +14,10 @@
 
 #include <atomic>
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <memory>
 #include <string_view>
 #include <thread>
 #include <vector>
@@ -35,15 +39,20 @@ namespace oscarkv {
 
 class Tiers {
  public:
+  // Deletes a session, whose file may not be removable, for who is alone in its gate.
+  using Drop = std::function<absl::Status(Session* session)>;
   // `disk`: null: there is none. REQUIRES: all outlive the tiers.
   Tiers(const StoreOptions& options, const SessionTable* sessions, DiskTier* disk,
-        MemoryBudget* budget);
+        MemoryBudget* budget, Drop drop);
   ~Tiers();
   Tiers(const Tiers&) = delete;
   Tiers& operator=(const Tiers&) = delete;
 
-  // Starts the thread, where there is a disk.
+  // Starts the thread.
   void Start();
+
+  // Whether there is anything that could make room.
+  bool can_make_room() const { return disk_ != nullptr || options_.drop_when_full; }
 
   // Whether to make room, and to wait for it while sessions are in use. Who has layers locked does
   // neither: it keeps sessions in use that may be needed for it.
@@ -55,8 +64,8 @@ class Tiers {
   // The same, for who is not in the session's gate.
   absl::Status EnsureResident(Session* session, Wait wait = Wait::kForRoom);
 
-  // Moves sessions to their files until `wanted` bytes fit below the low watermark, or into the
-  // budget at least.
+  // Moves sessions to their files, or drops them, until `wanted` bytes fit below the low watermark,
+  // or into the budget at least.
   enum class Room : std::uint8_t {
     kMade,  // some memory was freed
     kBusy,  // none, but there will be: sessions are in use, or being written
@@ -90,7 +99,12 @@ class Tiers {
   // Checkpoints of all sessions that have changed since; the first error, after all were tried.
   absl::Status CheckpointAll();
 
-  // As TierHealth::Check; OK without a disk.
+  // Deletes what has expired.
+  void Expire();
+  std::int64_t expired() const { return expired_.load(); }
+  std::int64_t dropped() const { return dropped_.load(); }
+
+  // As TierHealth::Check.
   absl::Status Health() const { return health_.Check(); }
 
   // Moves of one kind, since the start.
@@ -114,9 +128,22 @@ class Tiers {
   void Loop();
   void Pass() noexcept;
   void CheckpointDue();
+  EvictionInput Input();
   // `room`: at most kBusy, if sessions are left out that are in use.
   std::vector<EvictionDecision> Plan(std::int64_t wanted, Room* room);
-  Room EvictIfUnused(Session* session);
+  // The next decisions, from `*at` on, that are about sessions of one group, or about one session;
+  // `*at` is behind them then. Without sessions that are gone.
+  struct Unit {
+    std::vector<std::shared_ptr<Session>> sessions;
+    EvictionAction action = EvictionAction::kSpill;
+    EvictionReason reason = EvictionReason::kMemory;
+  };
+  Unit NextUnit(const std::vector<EvictionDecision>& plan, std::size_t* at) const;
+  // All of them, or none where one is in use, was used since `planned`, or is pinned by now.
+  Room CarryOut(const Unit& unit, Clock::time_point planned)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(room_mutex_);
+  absl::Status DropOne(EvictionReason reason, Session* session)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(session->gate());
   void TellOfFailure(std::string_view session, const absl::Status& status);
   absl::Status CheckpointIfChanged(Session* session);
 
@@ -124,11 +151,14 @@ class Tiers {
   const SessionTable* const sessions_;
   DiskTier* const disk_;
   MemoryBudget* const budget_;
+  const Drop drop_;
 
   std::atomic<int> moving_{0};  // checkpoints and restores, which hold memory of no session
   Moves evictions_;
   Moves restores_;
   Moves checkpoints_;
+  std::atomic<std::int64_t> expired_{0};
+  std::atomic<std::int64_t> dropped_{0};
   std::atomic<std::int64_t> restores_within_minute_{0};
   std::atomic<std::int64_t> passes_{0};
   std::atomic<std::int64_t> failed_passes_{0};
