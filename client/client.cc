@@ -227,6 +227,19 @@ absl::StatusOr<v1::Session> Client::TruncateSession(const std::string& session,
   return std::move(*response->mutable_session());
 }
 
+absl::StatusOr<v1::Session> Client::UpdateSession(const std::string& session,
+                                                  const v1::Retention& retention,
+                                                  std::uint64_t generation,
+                                                  const CallOptions& options) {
+  v1::UpdateSessionRequest request;
+  request.set_session(session);
+  request.set_generation(generation);
+  *request.mutable_retention() = retention;
+  auto response = connection_->Call(&Stub::UpdateSession, request, options, true);
+  if (!response.ok()) return response.status();
+  return std::move(*response->mutable_session());
+}
+
 absl::StatusOr<v1::Session> Client::EvictSession(const std::string& session,
                                                  std::uint64_t generation,
                                                  const CallOptions& options) {

@@ -11,10 +11,10 @@
 //
 // Retries. Calls that may be repeated by contract are, with growing pauses, while the server cannot
 // be reached or asks to come back: all reads, CreateSession, ForkSession, TruncateSession,
-// EvictSession, RestoreSession, CheckpointSession, Attend and Append whose items name their
-// expected_length, ImportSession, and ExportSession until its first bytes are there. DeleteSession
-// never is: whether the first try was done must be found out by whoever asked for it. Streams never
-// are either, except ReadTokens.
+// UpdateSession, EvictSession, RestoreSession, CheckpointSession, Attend and Append whose items
+// name their expected_length, ImportSession, and ExportSession until its first bytes are there.
+// DeleteSession never is: whether the first try was done must be found out by whoever asked for it.
+// Streams never are either, except ReadTokens.
 //
 // Thread-safety: all functions of Client may be called at once. A stream is for one thread that
 // writes and one that reads.
@@ -96,6 +96,11 @@ class Client {
   // Returns the session with its new generation.
   absl::StatusOr<v1::Session> TruncateSession(const std::string& session, std::uint64_t generation,
                                               std::int64_t length, const CallOptions& options = {});
+  // generation 0: whatever the session's is.
+  absl::StatusOr<v1::Session> UpdateSession(const std::string& session,
+                                            const v1::Retention& retention,
+                                            std::uint64_t generation = 0,
+                                            const CallOptions& options = {});
   // Of servers that keep sessions in files. generation 0: whatever the session's is.
   absl::StatusOr<v1::Session> EvictSession(const std::string& session, std::uint64_t generation = 0,
                                            const CallOptions& options = {});

@@ -1,8 +1,11 @@
+#include <cstdint>
+#include <limits>
 #include <optional>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/time/time.h"
 #include "client/cli/commands.h"
 #include "client/cli/table.h"
 #include "client/error_info.h"
@@ -112,6 +115,62 @@ absl::Status RunMove(const CommandContext& context, const std::string& address, 
   return absl::OkStatus();
 }
 
+// What a command changes of how long a session is kept.
+struct RetentionChange {
+  std::optional<std::int32_t> priority;
+  std::optional<bool> pinned;
+  std::optional<absl::Duration> ttl;  // infinite: none
+};
+
+std::string FormatTtl(const v1::Retention& retention) {
+  if (!retention.has_ttl()) return "never expires";
+  return absl::StrCat("expires after ",
+                      absl::FormatDuration(absl::Seconds(retention.ttl().seconds()) +
+                                           absl::Nanoseconds(retention.ttl().nanos())));
+}
+
+absl::Status RunUpdate(const CommandContext& context, const std::string& address,
+                       const std::string& id, std::uint64_t generation,
+                       const RetentionChange& change) {
+  const auto client = ConnectForCommand(address);
+  if (!client.ok()) return client.status();
+  const auto before = (*client)->GetSession(id);
+  if (!before.ok()) return before.status();
+  v1::Retention retention = before->retention();
+  if (change.priority) retention.set_priority(*change.priority);
+  if (change.pinned) retention.set_pinned(*change.pinned);
+  if (change.ttl == absl::InfiniteDuration()) {
+    retention.clear_ttl();
+  } else if (change.ttl) {
+    absl::Duration rest;
+    retention.mutable_ttl()->set_seconds(absl::IDivDuration(*change.ttl, absl::Seconds(1), &rest));
+    retention.mutable_ttl()->set_nanos(static_cast<int>(absl::ToInt64Nanoseconds(rest)));
+  }
+  const auto session = (*client)->UpdateSession(id, retention, generation);
+  if (!session.ok()) return session.status();
+  if (context.json) return PrintJson(context.out, *session);
+  context.out << session->id() << ", priority " << session->retention().priority() << ", "
+              << (session->retention().pinned() ? "pinned, " : "")
+              << FormatTtl(session->retention()) << "\n";
+  return absl::OkStatus();
+}
+
+// "none" or a positive duration.
+std::optional<absl::Duration> ParseTtl(const std::string& text) {
+  absl::Duration ttl = absl::InfiniteDuration();
+  if (text == "none") return ttl;
+  if (!absl::ParseDuration(text, &ttl) || ttl <= absl::ZeroDuration() ||
+      ttl == absl::InfiniteDuration()) {
+    return std::nullopt;
+  }
+  return ttl;
+}
+
+// "" or what is wrong, as the parser wants it.
+std::string CheckTtl(const std::string& text) {
+  return ParseTtl(text) ? "" : "neither none nor a duration, as 90s, 30m, 2h: " + text;
+}
+
 // "" or what is wrong, as the parser wants it.
 std::string CheckGeneration(const std::string& text) {
   std::uint64_t generation = 0;
@@ -210,6 +269,32 @@ void AddDeleteCommand(CLI::App& group, CommandContext& context) {
   });
 }
 
+void AddUpdateCommand(CLI::App& group, CommandContext& context) {
+  const SessionCommand update =
+      AddSessionCommand(group, context, "update", "Change how long a session is kept");
+  CLI::App& app = update.command.app;
+  CLI::Option* priority = app.add_option("--priority", "Sessions of a lower one are evicted first")
+                              ->check(CLI::Range(std::numeric_limits<std::int32_t>::min(),
+                                                 std::numeric_limits<std::int32_t>::max()))
+                              ->type_name("NUMBER");
+  CLI::Option* pin = app.add_flag("--pin")->description("Never evict it, nor let it expire");
+  CLI::Option* unpin = app.add_flag("--unpin")->description("The opposite")->excludes(pin);
+  CLI::Option* ttl =
+      app.add_option("--ttl", "Delete it once it has not been used for so long; none: never")
+          ->check(CheckTtl, "DURATION");
+  app.require_option(1, 0);
+  app.callback([&context, update, priority, pin, unpin, ttl] {
+    context.run = [&context, update, priority, pin, unpin, ttl] {
+      RetentionChange change;
+      if (!priority->empty()) change.priority = priority->as<std::int32_t>();
+      if (!pin->empty() || !unpin->empty()) change.pinned = !pin->empty();
+      if (!ttl->empty()) change.ttl = ParseTtl(ttl->as<std::string>());
+      return RunUpdate(context, AddressOf(update.command.address), update.id.as<std::string>(),
+                       update.OnlyGeneration(), change);
+    };
+  });
+}
+
 void AddMoveCommand(CLI::App& group, CommandContext& context, const std::string& name,
                     const std::string& help, MoveCall call) {
   const SessionCommand move = AddSessionCommand(group, context, name, help);
@@ -230,6 +315,7 @@ void AddSessionCommands(CLI::App& app, CommandContext& context) {
   AddGetCommand(group, context);
   AddForkCommand(group, context);
   AddDeleteCommand(group, context);
+  AddUpdateCommand(group, context);
   AddMoveCommand(group, context, "evict", "Move a session to its file, and free its memory",
                  &Client::EvictSession);
   AddMoveCommand(group, context, "restore", "Bring a session back to memory from its file",

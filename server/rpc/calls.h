@@ -59,8 +59,8 @@ inline constexpr bool kIsOneOf = (std::is_same_v<Request, Others> || ...);
 template <typename Request>
 std::vector<std::uint64_t> WholeSessionsOf(const Request& request) {
   if constexpr (kIsOneOf<Request, v1::TruncateSessionRequest, v1::DeleteSessionRequest,
-                         v1::EvictSessionRequest, v1::RestoreSessionRequest,
-                         v1::CheckpointSessionRequest>) {
+                         v1::UpdateSessionRequest, v1::EvictSessionRequest,
+                         v1::RestoreSessionRequest, v1::CheckpointSessionRequest>) {
     return {KeyOfSession(request.session())};
   } else if constexpr (std::is_same_v<Request, v1::ForkSessionRequest>) {
     return KeysOfForks(request);

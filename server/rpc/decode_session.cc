@@ -308,6 +308,22 @@ absl::StatusOr<std::vector<ForkItem>> DecodeForks(const v1::ForkSessionRequest& 
   return items;
 }
 
+absl::StatusOr<Retention> DecodeRetention(std::string_view field, const v1::Retention& retention) {
+  constexpr std::int64_t kMostSeconds = 9'000'000'000;  // in nanoseconds, an int64
+  Retention decoded{.priority = retention.priority(), .pinned = retention.pinned()};
+  if (!retention.has_ttl()) return decoded;
+  const google::protobuf::Duration& ttl = retention.ttl();
+  decoded.ttl = absl::Seconds(ttl.seconds()) + absl::Nanoseconds(ttl.nanos());
+  const bool canonical = 0 <= ttl.nanos() && ttl.nanos() < 1'000'000'000;
+  if (!canonical || decoded.ttl <= absl::ZeroDuration() ||
+      decoded.ttl > absl::Seconds(kMostSeconds)) {
+    return InvalidField(Joined(field, "ttl"),
+                        absl::StrCat(ttl.seconds(), " s, ", ttl.nanos(), " ns"),
+                        absl::StrCat("1 ns to ", kMostSeconds, " s"));
+  }
+  return decoded;
+}
+
 absl::StatusOr<ImportOptions> DecodeImportHeader(const v1::ImportSessionHeader& header) {
   absl::Status s = CheckId("header.session", header.session(), /*required=*/false);
   s.Update(CheckRequestId("header.request_id", header.request_id()));
@@ -323,6 +339,12 @@ absl::StatusOr<ImportOptions> DecodeImportHeader(const v1::ImportSessionHeader& 
   if (header.has_model()) options.model = header.model();
   if (header.has_model_revision()) options.model_revision = header.model_revision();
   if (header.has_rope_digest()) options.rope_digest = header.rope_digest();
+  if (header.has_retention()) {
+    const absl::StatusOr<Retention> retention =
+        DecodeRetention("header.retention", header.retention());
+    if (!retention.ok()) return retention.status();
+    options.retention = *retention;
+  }
   return options;
 }
 

@@ -1,6 +1,7 @@
 // CreateSession, ForkSession and the header of ImportSession, decoded and checked.
 #pragma once
 
+#include <string_view>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -17,6 +18,8 @@ absl::StatusOr<SessionConfig> DecodeCreateSession(const v1::CreateSessionRequest
 
 // Forks in their order. INVALID_ARGUMENT names the first field that is wrong.
 absl::StatusOr<std::vector<ForkItem>> DecodeForks(const v1::ForkSessionRequest& request);
+
+absl::StatusOr<Retention> DecodeRetention(std::string_view field, const v1::Retention& retention);
 
 // INVALID_ARGUMENT names the first field that is wrong, as a field of the header's message.
 absl::StatusOr<ImportOptions> DecodeImportHeader(const v1::ImportSessionHeader& header);

@@ -19,6 +19,15 @@ void EncodeTime(absl::Time time, google::protobuf::Timestamp& encoded) {
   encoded.set_nanos(static_cast<int>(nanoseconds % 1'000'000'000));
 }
 
+void EncodeRetention(const Retention& retention, v1::Retention& encoded) {
+  encoded.set_priority(retention.priority);
+  encoded.set_pinned(retention.pinned);
+  if (retention.ttl == absl::InfiniteDuration()) return;
+  const std::int64_t nanoseconds = absl::ToInt64Nanoseconds(retention.ttl);
+  encoded.mutable_ttl()->set_seconds(nanoseconds / 1'000'000'000);
+  encoded.mutable_ttl()->set_nanos(static_cast<int>(nanoseconds % 1'000'000'000));
+}
+
 void EncodeLayer(const LayerSpec& spec, bool values_folded, v1::LayerSpec& layer) {
   layer.set_layer(spec.layer);
   layer.set_query_heads(spec.query_heads);
@@ -76,6 +85,7 @@ void EncodeSession(const SessionInfo& info, SessionParts parts, v1::Session& ses
   session.set_resident_bytes(info.resident_bytes);
   session.set_durable_length(info.durable_length);
   session.set_evicted(info.evicted);
+  EncodeRetention(info.retention, *session.mutable_retention());
   session.set_min_truncate_length(info.min_truncate_length);
   session.set_rollback_tokens(config.rollback_tokens);
   session.set_reused_length(info.reused_length);

@@ -42,6 +42,8 @@ class Handlers {
                            v1::ForkSessionResponse& response);
   absl::Status TruncateSession(const v1::TruncateSessionRequest& request,
                                v1::TruncateSessionResponse& response);
+  absl::Status UpdateSession(const v1::UpdateSessionRequest& request,
+                             v1::UpdateSessionResponse& response);
   absl::Status EvictSession(const v1::EvictSessionRequest& request,
                             v1::EvictSessionResponse& response);
   absl::Status RestoreSession(const v1::RestoreSessionRequest& request,

@@ -56,7 +56,13 @@ absl::Status Handlers::CreateSession(const v1::CreateSessionRequest& request,
                                      v1::CreateSessionResponse& response) {
   absl::StatusOr<SessionConfig> config = DecodeCreateSession(request, facts_.default_profile);
   if (!config.ok()) return config.status();
-  const absl::StatusOr<SessionInfo> info = store_->Create(*std::move(config));
+  Retention retention;
+  if (request.has_retention()) {
+    const absl::StatusOr<Retention> decoded = DecodeRetention("retention", request.retention());
+    if (!decoded.ok()) return decoded.status();
+    retention = *decoded;
+  }
+  const absl::StatusOr<SessionInfo> info = store_->Create(*std::move(config), retention);
   if (!info.ok()) return info.status();
   EncodeSession(*info, SessionParts::kAll, *response.mutable_session());
   return absl::OkStatus();
@@ -122,6 +128,19 @@ absl::Status Handlers::TruncateSession(const v1::TruncateSessionRequest& request
   if (!s.ok()) return s;
   const absl::StatusOr<SessionInfo> info = store_->Truncate(request.session(), request.request_id(),
                                                             request.generation(), request.length());
+  if (!info.ok()) return info.status();
+  EncodeSession(*info, SessionParts::kAll, *response.mutable_session());
+  return absl::OkStatus();
+}
+
+absl::Status Handlers::UpdateSession(const v1::UpdateSessionRequest& request,
+                                     v1::UpdateSessionResponse& response) {
+  if (absl::Status s = CheckId("session", request.session(), /*required=*/true); !s.ok()) return s;
+  if (!request.has_retention()) return InvalidField("retention", "not there", "a retention");
+  const absl::StatusOr<Retention> retention = DecodeRetention("retention", request.retention());
+  if (!retention.ok()) return retention.status();
+  const absl::StatusOr<SessionInfo> info =
+      store_->SetRetention(request.session(), request.generation(), *retention);
   if (!info.ok()) return info.status();
   EncodeSession(*info, SessionParts::kAll, *response.mutable_session());
   return absl::OkStatus();

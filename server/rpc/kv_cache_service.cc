@@ -67,6 +67,11 @@ grpc::ServerUnaryReactor* KvCacheService::TruncateSession(Context* context, cons
   return Unary("TruncateSession", &Handlers::TruncateSession, context, request, reply);
 }
 
+grpc::ServerUnaryReactor* KvCacheService::UpdateSession(Context* context, const Bytes* request,
+                                                        Bytes* reply) {
+  return Unary("UpdateSession", &Handlers::UpdateSession, context, request, reply);
+}
+
 grpc::ServerUnaryReactor* KvCacheService::EvictSession(Context* context, const Bytes* request,
                                                        Bytes* reply) {
   return Unary("EvictSession", &Handlers::EvictSession, context, request, reply);

@@ -30,11 +30,12 @@ using RawTokenMethods = v1::KvCacheService::WithRawCallbackMethod_Append<
                 v1::KvCacheService::WithRawCallbackMethod_ReadTokens<Base>>>>>;
 
 template <typename Base>
-using RawFileMethods = v1::KvCacheService::WithRawCallbackMethod_EvictSession<
-    v1::KvCacheService::WithRawCallbackMethod_RestoreSession<
-        v1::KvCacheService::WithRawCallbackMethod_CheckpointSession<
-            v1::KvCacheService::WithRawCallbackMethod_ExportSession<
-                v1::KvCacheService::WithRawCallbackMethod_ImportSession<Base>>>>>;
+using RawFileMethods = v1::KvCacheService::WithRawCallbackMethod_UpdateSession<
+    v1::KvCacheService::WithRawCallbackMethod_EvictSession<
+        v1::KvCacheService::WithRawCallbackMethod_RestoreSession<
+            v1::KvCacheService::WithRawCallbackMethod_CheckpointSession<
+                v1::KvCacheService::WithRawCallbackMethod_ExportSession<
+                    v1::KvCacheService::WithRawCallbackMethod_ImportSession<Base>>>>>>;
 
 }  // namespace internal
 
@@ -72,6 +73,8 @@ class KvCacheService final
                                         Bytes* reply) override;
   grpc::ServerUnaryReactor* TruncateSession(Context* context, const Bytes* request,
                                             Bytes* reply) override;
+  grpc::ServerUnaryReactor* UpdateSession(Context* context, const Bytes* request,
+                                          Bytes* reply) override;
   grpc::ServerUnaryReactor* EvictSession(Context* context, const Bytes* request,
                                          Bytes* reply) override;
   grpc::ServerUnaryReactor* RestoreSession(Context* context, const Bytes* request,

@@ -70,6 +70,10 @@ TEST_F(CliTest, WrongUsageIsTwo) {
                                              {"session", "fork", "x", "y", "--length", "-1"},
                                              {"session", "delete", "x", "--generation", "-1"},
                                              {"session", "delete", "x", "--generation", "many"},
+                                             {"session", "update", "x", "--pin", "--unpin"},
+                                             {"session", "update", "x", "--ttl", "0s"},
+                                             {"session", "update", "x", "--ttl", "soon"},
+                                             {"session", "update", "x", "--priority", "high"},
                                              {"inspect"},
                                              {"replay"},
                                              {"replay", "x", "--positions", "0"},
@@ -220,6 +224,14 @@ TEST_F(CliTest, SessionsMoveToTheirFilesAndBack) {
       return Oscarkv({"session", command, "s", "--address", address, "--generation",
                       std::to_string(session->generation())});
     };
+    CliResult updated = Oscarkv({"session", "update", "s", "--address", address, "--priority", "-3",
+                                 "--pin", "--ttl", "90s"});
+    EXPECT_EQ(updated.out, "s, priority -3, pinned, expires after 1m30s\n") << updated.err;
+    updated = Oscarkv({"session", "update", "s", "--address", address, "--unpin"});
+    EXPECT_EQ(updated.out, "s, priority -3, expires after 1m30s\n");
+    updated = Oscarkv({"session", "update", "s", "--address", address, "--ttl", "none", "--json"});
+    EXPECT_FALSE(json::parse(updated.out)["retention"].contains("ttl"));
+    EXPECT_EQ(json::parse(updated.out)["retention"]["priority"], -3);
     EXPECT_EQ(run("checkpoint").out, "s, 0 tokens, 0 durable, 0 B resident\n");
     EXPECT_EQ(run("evict").out, "s, 0 tokens, 0 durable, in its file alone\n");
     EXPECT_EQ(run("restore").out, "s, 0 tokens, 0 durable, 0 B resident\n");

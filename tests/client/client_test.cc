@@ -125,6 +125,7 @@ TEST_F(ClientTest, RepeatsExactlyWhatIsSafeToRepeat) {
       {"DeleteSession", [&] { return client_->DeleteSession("s"); }, false},
       {"ForkSession", [&] { return client_->ForkSession({}).status(); }, true},
       {"TruncateSession", [&] { return client_->TruncateSession("s", 1, 0).status(); }, true},
+      {"UpdateSession", [&] { return client_->UpdateSession("s", {}).status(); }, true},
       {"EvictSession", [&] { return client_->EvictSession("s").status(); }, true},
       {"RestoreSession", [&] { return client_->RestoreSession("s").status(); }, true},
       {"CheckpointSession", [&] { return client_->CheckpointSession("s").status(); }, true},

@@ -175,6 +175,11 @@ class FakeService final : public v1::KvCacheService::Service {
     }
     return Enter("TruncateSession");
   }
+  grpc::Status UpdateSession(grpc::ServerContext*, const v1::UpdateSessionRequest* request,
+                             v1::UpdateSessionResponse* response) override {
+    response->mutable_session()->set_id(request->session());
+    return Enter("UpdateSession");
+  }
   grpc::Status EvictSession(grpc::ServerContext*, const v1::EvictSessionRequest* request,
                             v1::EvictSessionResponse* response) override {
     response->mutable_session()->set_id(request->session());

@@ -317,6 +317,54 @@ TEST_F(HandlersTest, ATruncationMayBeRepeatedByItsRequestId) {
   EXPECT_EQ(FieldOf(handlers_->TruncateSession(request, again)), "request_id");
 }
 
+TEST_F(HandlersTest, RetentionIsSetAtCreateAndChangedLater) {
+  v1::CreateSessionRequest create = testing::CreateRequest("a");
+  create.mutable_retention()->set_priority(7);
+  create.mutable_retention()->mutable_ttl()->set_seconds(3600);
+  create.mutable_retention()->mutable_ttl()->set_nanos(5);
+  v1::CreateSessionResponse created;
+  ASSERT_TRUE(handlers_->CreateSession(create, created).ok());
+  EXPECT_EQ(created.session().retention().ShortDebugString(),
+            create.retention().ShortDebugString());
+
+  v1::UpdateSessionRequest update;
+  v1::UpdateSessionResponse updated;
+  update.set_session("a b");
+  EXPECT_EQ(FieldOf(handlers_->UpdateSession(update, updated)), "session");
+  update.set_session("a");
+  EXPECT_EQ(FieldOf(handlers_->UpdateSession(update, updated)), "retention");
+  update.mutable_retention()->set_pinned(true);
+  update.set_generation(created.session().generation() + 1);
+  EXPECT_EQ(ReasonOf(handlers_->UpdateSession(update, updated)), "GENERATION_MISMATCH");
+  update.set_generation(created.session().generation());
+  for (int time = 0; time < 2; ++time) {
+    ASSERT_TRUE(handlers_->UpdateSession(update, updated).ok());
+    EXPECT_EQ(updated.session().retention().ShortDebugString(), "pinned: true");
+  }
+  v1::GetSessionRequest get;
+  v1::GetSessionResponse got;
+  get.set_session("a");
+  ASSERT_TRUE(handlers_->GetSession(get, got).ok());
+  EXPECT_EQ(got.ShortDebugString(), updated.ShortDebugString());
+}
+
+TEST_F(HandlersTest, TimesToLiveAreChecked) {
+  const auto field_of = [&](std::int64_t seconds, int nanos) {
+    v1::CreateSessionRequest create = testing::CreateRequest("a");
+    create.mutable_retention()->mutable_ttl()->set_seconds(seconds);
+    create.mutable_retention()->mutable_ttl()->set_nanos(nanos);
+    v1::CreateSessionResponse created;
+    return FieldOf(handlers_->CreateSession(create, created));
+  };
+  EXPECT_EQ(field_of(0, 0), "retention.ttl");
+  EXPECT_EQ(field_of(-1, 0), "retention.ttl");
+  EXPECT_EQ(field_of(1, -1), "retention.ttl");
+  EXPECT_EQ(field_of(1, 1'000'000'000), "retention.ttl");
+  EXPECT_EQ(field_of(9'000'000'000, 1), "retention.ttl");
+  EXPECT_EQ(store_->Totals().sessions, 0);
+  EXPECT_EQ(field_of(9'000'000'000, 0), "");
+}
+
 TEST_F(HandlersTest, ValuesBeyondTheOutputDtypeSaturate) {
   TestModel model;
   const v1::Session session = Create("a");

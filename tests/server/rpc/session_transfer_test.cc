@@ -176,6 +176,13 @@ TEST(DecodeImportHeaderTest, NamesTheFieldThatIsWrong) {
     wrong.GetReflection()->SetString(&wrong, wrong.GetDescriptor()->FindFieldByName(name), value);
     return FieldOf(DecodeImportHeader(wrong).status());
   };
+  EXPECT_FALSE(least->retention);
+  header.mutable_retention()->set_priority(3);
+  EXPECT_EQ(DecodeImportHeader(header)->retention, Retention{.priority = 3});
+  v1::ImportSessionHeader no_time = header;
+  no_time.mutable_retention()->mutable_ttl();
+  EXPECT_EQ(FieldOf(DecodeImportHeader(no_time).status()), "header.retention.ttl");
+
   EXPECT_EQ(field("session", "a b"), "header.session");
   EXPECT_EQ(field("session", std::string(129, 'x')), "header.session");
   EXPECT_EQ(field("request_id", ""), "header.request_id");
