@@ -7,6 +7,7 @@
 #include <system_error>
 #include <vector>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "server/base/string_view.h"
@@ -45,6 +46,14 @@ bool ParseInt(std::string_view text, int low, int high, int& out) {
   std::int64_t value = 0;
   if (!ParseInt(text, std::int64_t{low}, std::int64_t{high}, value)) return false;
   out = static_cast<int>(value);
+  return true;
+}
+
+// More than 0, at most 1.
+bool ParseFraction(std::string_view text, double& out) {
+  double value = 0;
+  if (!absl::SimpleAtod(ToAbsl(text), &value) || !(value > 0 && value <= 1)) return false;
+  out = value;
   return true;
 }
 
@@ -139,6 +148,32 @@ constexpr Setting kSettings[] = {
      [](std::string_view value, Config& config) {
        return ParseDuration(value, absl::Milliseconds(10), absl::Hours(24),
                             config.checkpoint_interval);
+     }},
+    {"checkpoint-tokens", "OSCARKV_CHECKPOINT_TOKENS", "0", "0 to 281474976710656",
+     "With --data-dir: a session is written to its file sooner, within about a second, once so "
+     "many "
+     "tokens have come on all of its layers. 0: by time alone.",
+     [](std::string_view value, Config& config) {
+       return ParseInt(value, 0, std::int64_t{1} << 48, config.checkpoint_tokens);
+     }},
+    {"when-full", "OSCARKV_WHEN_FULL", "refuse", "refuse or drop",
+     "Without --data-dir, what happens where memory is full. refuse: requests that need more fail "
+     "with RESOURCE_EXHAUSTED. drop: sessions are deleted, those of the lowest priority first, and "
+     "among these the least recently used, never pinned ones.",
+     [](std::string_view value, Config& config) {
+       return Choose(value, {{"refuse", false}, {"drop", true}}, config.drop_when_full);
+     }},
+    {"high-watermark", "OSCARKV_HIGH_WATERMARK", "0.95",
+     "a part of --memory-budget: more than 0, at most 1, and no less than --low-watermark",
+     "Where more of the memory is in use, sessions move to their files, or are dropped.",
+     [](std::string_view value, Config& config) {
+       return ParseFraction(value, config.high_watermark);
+     }},
+    {"low-watermark", "OSCARKV_LOW_WATERMARK", "0.85",
+     "a part of --memory-budget: more than 0, at most 1",
+     "How much of the memory may be in use once they have.",
+     [](std::string_view value, Config& config) {
+       return ParseFraction(value, config.low_watermark);
      }},
     {"fsync", "OSCARKV_FSYNC", "always", "always or never",
      "With --data-dir: always: a checkpoint counts when the disk has it, and survives a loss of "
@@ -255,6 +290,11 @@ absl::StatusOr<CommandLine> ParseCommandLine(int argc, const char* const* argv) 
   }
   for (std::size_t i = 0; i < values.size(); ++i) {
     if (!kSettings[i].set(values[i], result.config)) return SettingError(kSettings[i], values[i]);
+  }
+  if (result.config.low_watermark > result.config.high_watermark) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--low-watermark (OSCARKV_LOW_WATERMARK) is `", result.config.low_watermark,
+                     "`; expected at most --high-watermark, ", result.config.high_watermark));
   }
   return result;
 }

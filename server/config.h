@@ -29,6 +29,10 @@ struct Config {
   std::string data_dir;                       // empty: none
   Durability durability = Durability::kSynced;
   absl::Duration checkpoint_interval = absl::Seconds(60);
+  std::int64_t checkpoint_tokens = 0;  // 0: by time alone
+  bool drop_when_full = false;  // where there is no data_dir
+  double high_watermark = 0.95;
+  double low_watermark = 0.85;
   absl::Duration settle_after = absl::Seconds(60);
   absl::Duration step_lease = absl::Seconds(10);
   absl::Duration shutdown_grace = absl::Seconds(10);

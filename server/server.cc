@@ -101,6 +101,12 @@ void LogTierFailure(std::string_view session, const absl::Status& status) {
       {{"session", std::string(session)}, {"error", std::string(status.message())}});
 }
 
+void LogDropped(std::string_view session, EvictionReason reason) {
+  Log(LogLevel::kInfo, "session_dropped",
+      {{"session", std::string(session)},
+       {"reason", reason == EvictionReason::kTtl ? "expired" : "memory"}});
+}
+
 void Configure(const Config& config, grpc::ServerBuilder& builder) {
   constexpr int kSecond = 1000;
   const int max_message = static_cast<int>(config.max_message_bytes);
@@ -191,6 +197,11 @@ absl::Status Server::Impl::MakeStore(const Config& config) {
                                    .data_dir = data_dir_.get(),
                                    .durability = config.durability,
                                    .checkpoint_interval = config.checkpoint_interval,
+                                   .checkpoint_tokens = config.checkpoint_tokens,
+                                   .low_watermark = config.low_watermark,
+                                   .high_watermark = config.high_watermark,
+                                   .drop_when_full = config.drop_when_full,
+                                   .on_dropped = LogDropped,
                                    .on_tier_failure = LogTierFailure});
   return data_dir_ ? Recover() : absl::OkStatus();
 }

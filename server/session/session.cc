@@ -108,6 +108,7 @@ bool Session::evicted() const {
 Session::Glance Session::LookAt() const {
   MutexLock lock(&published_mutex_);
   return {.committed_length = committed_length_,
+          .tried_length = std::max(durable_length_.load(), tried_length_.load()),
           .resident_bytes = resident_bytes_,
           .retention = retention_,
           .pages_sealed_without_queries = blind_pages_,
@@ -236,6 +237,7 @@ void Session::TruncateLayers(std::int64_t length) {
 void Session::Truncate(TruncateRecord asked, std::uint64_t new_generation) {
   const std::vector<LayerStats> stats = CutLayers(asked.length);
   LowerUnchangedTo(asked.length);
+  tried_length_.store(std::min(tried_length_.load(), asked.length));
   prefix_limit_ = std::min(prefix_limit_, asked.length);
   last_truncate_ = std::move(asked);
   MutexLock lock(&published_mutex_);
@@ -399,7 +401,8 @@ std::chrono::steady_clock::time_point Session::last_checkpoint() const {
   return TimeOf(last_checkpoint_.load());
 }
 
-void Session::SetLastCheckpoint(std::chrono::steady_clock::time_point when) {
+void Session::SetLastCheckpoint(std::chrono::steady_clock::time_point when, std::int64_t length) {
+  tried_length_.store(length);
   last_checkpoint_.store(when.time_since_epoch().count());
 }
 

@@ -73,6 +73,7 @@ class Session {
   // What metrics tell of it: cheap, also with many layers.
   struct Glance {
     std::int64_t committed_length = 0;
+    std::int64_t tried_length = 0;  // that the last checkpoint had, or was to have
     std::int64_t resident_bytes = 0;
     Retention retention;
     std::int64_t pages_sealed_without_queries = 0;
@@ -168,7 +169,8 @@ class Session {
   void NoteSaved(std::int64_t changes, std::chrono::steady_clock::time_point began);
   // When it was last tried, as far as that tells when to try again.
   std::chrono::steady_clock::time_point last_checkpoint() const;
-  void SetLastCheckpoint(std::chrono::steady_clock::time_point when);
+  // `length`: committed_length then.
+  void SetLastCheckpoint(std::chrono::steady_clock::time_point when, std::int64_t length);
   // When it last went to its file; the clock's epoch: never.
   std::chrono::steady_clock::time_point last_eviction() const;
   void NoteEviction();
@@ -233,6 +235,7 @@ class Session {
   File file_ ABSL_GUARDED_BY(file_mutex_);
   std::atomic<std::int64_t> unchanged_to_{kPositionLimit};
   std::atomic<std::int64_t> durable_length_{0};
+  std::atomic<std::int64_t> tried_length_{0};
 
   std::atomic<std::int64_t> changes_{0};
   std::atomic<std::int64_t> durable_changes_{-1};

@@ -240,6 +240,9 @@ struct StoreOptions {
   Durability durability = Durability::kSynced;
   // How long what has changed waits for its checkpoint, about. > 0; infinite: until it is evicted.
   absl::Duration checkpoint_interval = absl::Seconds(60);
+  // A session is checkpointed sooner, within about a second, once so many tokens have come on its
+  // committed length since its last checkpoint was tried; 0: by time alone.
+  std::int64_t checkpoint_tokens = 0;
   // Of the budget: from the high one on, sessions move to their files, the least recently used
   // first, until the low one. 0 < low_watermark <= high_watermark <= 1.
   double low_watermark = 0.85;

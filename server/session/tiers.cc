@@ -111,10 +111,17 @@ void Tiers::CheckpointDue() {
     all_written = false;
     // Where the disk fails, it would fail all of them: some at a time are enough to find out when
     // it is well again.
-    if (session->last_checkpoint() > due || failed >= kFailuresOfAPass) continue;
+    if (failed >= kFailuresOfAPass) continue;
+    if (session->last_checkpoint() > due && !HasManyTokensToSave(*session)) continue;
     failed = Checkpoint(session.get()).ok() ? 0 : failed + 1;
   }
   if (all_written) health_.NoteAllWritten();
+}
+
+bool Tiers::HasManyTokensToSave(const Session& session) const {
+  if (options_.checkpoint_tokens == 0) return false;
+  const Session::Glance glance = session.LookAt();
+  return glance.committed_length - glance.tried_length >= options_.checkpoint_tokens;
 }
 
 absl::Status Tiers::CheckpointIfChanged(Session* session) {
@@ -125,18 +132,19 @@ absl::Status Tiers::Checkpoint(Session* session) {
   const Clock::time_point began = Clock::now();
   const bool unsaved = session->unsaved();
   const std::int64_t changes = session->changes();
+  const std::int64_t length = session->LookAt().committed_length;
   const Counted moving(&moving_);
   absl::Status s = disk_->Checkpoint(session);
   checkpoints_.Count(s, began);
   if (unsaved) health_.NoteWrite(s);
   if (s.ok()) {
     session->NoteSaved(changes, began);
-    session->SetLastCheckpoint(Clock::now());
+    session->SetLastCheckpoint(Clock::now(), length);
     return s;
   }
   // A disk that fails is not tried all the time, but sooner than one that works.
   const auto wait = std::min(Interval(options_), kRetryAfter);
-  session->SetLastCheckpoint(Clock::now() - Interval(options_) + wait);
+  session->SetLastCheckpoint(Clock::now() - Interval(options_) + wait, length);
   TellOfFailure(session->config()->id, s);
   return s;
 }

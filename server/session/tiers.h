@@ -146,6 +146,7 @@ class Tiers {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(session->gate());
   void TellOfFailure(std::string_view session, const absl::Status& status);
   absl::Status CheckpointIfChanged(Session* session);
+  bool HasManyTokensToSave(const Session& session) const;
 
   const StoreOptions options_;
   const SessionTable* const sessions_;

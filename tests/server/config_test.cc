@@ -50,6 +50,10 @@ TEST(ConfigTest, DefaultsOfTheTableAreThoseOfTheStruct) {
   EXPECT_EQ(parsed->config.data_dir, defaults.data_dir);
   EXPECT_EQ(parsed->config.checkpoint_interval, defaults.checkpoint_interval);
   EXPECT_EQ(parsed->config.durability, defaults.durability);
+  EXPECT_EQ(parsed->config.checkpoint_tokens, defaults.checkpoint_tokens);
+  EXPECT_EQ(parsed->config.drop_when_full, defaults.drop_when_full);
+  EXPECT_EQ(parsed->config.high_watermark, defaults.high_watermark);
+  EXPECT_EQ(parsed->config.low_watermark, defaults.low_watermark);
   EXPECT_EQ(parsed->config.settle_after, defaults.settle_after);
   EXPECT_EQ(parsed->config.step_lease, defaults.step_lease);
   EXPECT_EQ(parsed->config.shutdown_grace, defaults.shutdown_grace);
@@ -61,12 +65,28 @@ TEST(ConfigTest, DefaultsOfTheTableAreThoseOfTheStruct) {
 
 TEST(ConfigTest, EveryFlagSetsItsField) {
   const std::string instructions = "--cpu-instructions=" + CpuInstructionSets().back();
-  const absl::StatusOr<CommandLine> parsed =
-      Parse({"--address=[::1]:0", "--backend=cpu", instructions.c_str(), "--threads=3",
-             "--memory-budget=2GiB", "--profile=kivi", "--max-message-bytes=4194304",
-             "--max-concurrent-requests", "7", "--data-dir=/some/where", "--checkpoint-interval=5s",
-             "--fsync=never", "--settle-after=1500ms", "--step-lease=3s", "--shutdown-grace=0s",
-             "--metrics-address=0.0.0.0:0", "--log-level=error", "--log-format=json"});
+  const absl::StatusOr<CommandLine> parsed = Parse({"--address=[::1]:0",
+                                                    "--backend=cpu",
+                                                    instructions.c_str(),
+                                                    "--threads=3",
+                                                    "--memory-budget=2GiB",
+                                                    "--profile=kivi",
+                                                    "--max-message-bytes=4194304",
+                                                    "--max-concurrent-requests",
+                                                    "7",
+                                                    "--data-dir=/some/where",
+                                                    "--checkpoint-interval=5s",
+                                                    "--fsync=never",
+                                                    "--checkpoint-tokens=4096",
+                                                    "--when-full=drop",
+                                                    "--high-watermark=0.5",
+                                                    "--low-watermark=0.25",
+                                                    "--settle-after=1500ms",
+                                                    "--step-lease=3s",
+                                                    "--shutdown-grace=0s",
+                                                    "--metrics-address=0.0.0.0:0",
+                                                    "--log-level=error",
+                                                    "--log-format=json"});
   ASSERT_TRUE(parsed.ok()) << parsed.status();
   const Config& config = parsed->config;
   EXPECT_EQ(config.address, "[::1]:0");
@@ -81,6 +101,10 @@ TEST(ConfigTest, EveryFlagSetsItsField) {
   EXPECT_EQ(config.checkpoint_interval, absl::Seconds(5));
   EXPECT_EQ(config.durability, Durability::kWritten);
   EXPECT_EQ(config.metrics_address, "0.0.0.0:0");
+  EXPECT_EQ(config.checkpoint_tokens, 4096);
+  EXPECT_TRUE(config.drop_when_full);
+  EXPECT_EQ(config.high_watermark, 0.5);
+  EXPECT_EQ(config.low_watermark, 0.25);
   EXPECT_EQ(config.settle_after, absl::Milliseconds(1500));
   EXPECT_EQ(config.step_lease, absl::Seconds(3));
   EXPECT_EQ(config.shutdown_grace, absl::ZeroDuration());
@@ -110,6 +134,10 @@ TEST(ConfigTest, BadValuesNameFlagValueAndWhatIsExpected) {
       {"max-concurrent-requests", {"", "0", "65537", "many"}},
       {"data-dir", {""}},
       {"checkpoint-interval", {"", "1ms", "25h", "10"}},
+      {"checkpoint-tokens", {"", "-1", "1k", "281474976710657"}},
+      {"when-full", {"", "DROP", "evict"}},
+      {"high-watermark", {"", "0", "-0.5", "1.01", "nan", "95%"}},
+      {"low-watermark", {"", "0", "2", "nan", "half"}},
       {"fsync", {"", "on", "ALWAYS"}},
       {"settle-after", {"", "5", "-5s", "1ms", "25h", "inf"}},
       {"step-lease", {"", "5", "-5s", "1ms", "61m", "inf"}},
@@ -136,6 +164,13 @@ TEST(ConfigTest, BadValuesNameFlagValueAndWhatIsExpected) {
       EXPECT_THAT(message, HasSubstr(setting->expected));
     }
   }
+}
+
+TEST(ConfigTest, TheLowWatermarkIsBelowTheHighOne) {
+  EXPECT_TRUE(Parse({"--low-watermark=0.9", "--high-watermark=0.9"}).ok());
+  const absl::Status status = Parse({"--low-watermark=0.91", "--high-watermark=0.9"}).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("`0.91`"));
 }
 
 TEST(ConfigTest, OnlyInstructionsOfThisProcessorAreTaken) {

@@ -269,6 +269,29 @@ TEST_F(RetentionTest, WithoutADirectoryAFullBudgetRefusesOrDrops) {
   EXPECT_EQ(Dropped().at("s0"), EvictionReason::kMemory);
 }
 
+TEST_F(RetentionTest, ManyTokensAreCheckpointedBeforeTheirTime) {
+  options_.checkpoint_tokens = 300;
+  Start(kMuch, absl::Hours(1));  // passes come once a second
+  Create("many", {});
+  Create("few", {});
+  ASSERT_EQ(store_->CheckpointAll(), absl::OkStatus());
+  Fill("many", 0, 300);
+  Fill("few", 0, 299);
+  const absl::Time end = absl::Now() + absl::Seconds(60);
+  while (Info("many").durable_length < 300 && absl::Now() < end) {
+    absl::SleepFor(absl::Milliseconds(1));
+  }
+  EXPECT_EQ(Info("many").durable_length, 300);
+  EXPECT_EQ(Info("few").durable_length, 0);
+  // What a truncate has dropped is no longer in the way.
+  ASSERT_TRUE(store_->Truncate("many", "", Info("many").generation, 0).ok());
+  Fill("many", 0, 300);
+  while (Info("many").durable_length < 300 && absl::Now() < end) {
+    absl::SleepFor(absl::Milliseconds(1));
+  }
+  EXPECT_EQ(Info("many").durable_length, 300);
+}
+
 TEST_F(RetentionTest, EmptySessionsAreDroppedToo) {
   options_.drop_when_full = true;
   StartInMemory(1 << 20);
