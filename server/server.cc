@@ -102,9 +102,10 @@ void LogTierFailure(std::string_view session, const absl::Status& status) {
 }
 
 void LogDropped(std::string_view session, EvictionReason reason) {
-  Log(LogLevel::kInfo, "session_dropped",
-      {{"session", std::string(session)},
-       {"reason", reason == EvictionReason::kTtl ? "expired" : "memory"}});
+  const char* const why = reason == EvictionReason::kTtl     ? "expired"
+                          : reason == EvictionReason::kQuota ? "quota"
+                                                             : "memory";
+  Log(LogLevel::kInfo, "session_dropped", {{"session", std::string(session)}, {"reason", why}});
 }
 
 void Configure(const Config& config, grpc::ServerBuilder& builder) {

@@ -125,6 +125,8 @@ absl::Status Batch::Prepare(Work* work) const {
   TokenRows tokens;
   std::int64_t pages = 0;
   if (work->append == AppendKind::kNew) {
+    const TenantUse* tenant = work->lease->session().tenant();
+    if (absl::Status s = tenant->Check(); !s.ok()) return s;
     tokens = {.count = item.num_tokens,
               .dtype = item.keys.dtype,
               .keys = item.keys.data,

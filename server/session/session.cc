@@ -78,9 +78,16 @@ Session::Session(SessionConfig config, std::uint64_t generation, MemoryBudget* b
 }
 
 Session::~Session() {
+  if (tenant_) tenant_->resident_bytes.fetch_sub(resident_bytes_);
   // Of a fork that never found its place.
   if (evicted_) return;
   for (const LayerStats& layer : published_) all_logical_bytes_->fetch_sub(layer.logical_bytes);
+}
+
+void Session::CountFor(std::shared_ptr<TenantUse> tenant) {
+  MutexLock lock(&published_mutex_);
+  tenant_ = std::move(tenant);
+  tenant_->resident_bytes.fetch_add(resident_bytes_);
 }
 
 bool Session::ReserveOwnMemory() {
@@ -197,12 +204,13 @@ void Session::Replace(LayerStats* published, const LayerStats& stats) {
 void Session::SumUp() {
   committed_length_ = published_.empty() ? 0 : published_.front().length;
   blind_pages_ = 0;
-  resident_bytes_ = 0;
+  const std::int64_t before = std::exchange(resident_bytes_, 0);
   for (const LayerStats& layer : published_) {
     committed_length_ = std::min(committed_length_, layer.length);
     blind_pages_ += layer.pages_sealed_without_queries;
     resident_bytes_ += layer.page_bytes + layer.window_bytes + layer.prepared_bytes;
   }
+  if (tenant_) tenant_->resident_bytes.fetch_add(resident_bytes_ - before);
 }
 
 // Whoever is alone in the gate needs no lock of a layer; and where room is made, others hold some

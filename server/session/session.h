@@ -33,6 +33,7 @@
 #include "server/session/session_loader.h"
 #include "server/session/session_store.h"
 #include "server/session/step_memory.h"
+#include "server/session/tenants.h"
 
 namespace oscarkv {
 
@@ -56,6 +57,11 @@ class Session {
   // Counts what the session takes before its first token, until it is deleted; an estimate. False
   // if the budget has less left.
   [[nodiscard]] bool ReserveOwnMemory();
+
+  // Its resident bytes are counted there from now on. REQUIRES: nobody knows it yet.
+  void CountFor(std::shared_ptr<TenantUse> tenant);
+  // Null: nobody is told what it takes.
+  const TenantUse* tenant() const { return tenant_.get(); }
 
   const std::shared_ptr<const SessionConfig>& config() const { return config_; }
   std::size_t layer_count() const { return layers_.size(); }
@@ -211,6 +217,7 @@ class Session {
   const std::shared_ptr<const SessionConfig> config_;
   const absl::Time create_time_;
   std::atomic<std::int64_t>* const all_logical_bytes_;
+  std::shared_ptr<TenantUse> tenant_;
   std::vector<std::unique_ptr<Layer>> layers_;  // as config_->layers
   std::int64_t reused_length_ = 0;
   Gate gate_;

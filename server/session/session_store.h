@@ -15,6 +15,7 @@
 #include <string_view>
 #include <vector>
 
+#include "absl/container/btree_map.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
@@ -130,7 +131,7 @@ struct StoreTotals {
   DurationCounts restore_times;
   DurationCounts checkpoint_times;
   std::int64_t expired_sessions = 0;        // deleted: nobody used them for their time to live
-  std::int64_t dropped_sessions = 0;        // deleted to make room
+  std::int64_t dropped_sessions = 0;        // deleted to make room, or for a quota
   std::int64_t restores_within_minute = 0;  // of the session's eviction
   std::int64_t file_written_bytes = 0;      // by evictions and checkpoints
   std::int64_t file_read_bytes = 0;         // by restores
@@ -213,6 +214,12 @@ std::uint32_t CrcOf(const BatchItem& item);
 
 class DataDir;
 
+// Of the memory that the sessions of a tenant take, in bytes; 0: none.
+struct TenantQuotas {
+  absl::btree_map<std::string, std::int64_t> by_tenant;
+  std::int64_t otherwise = 0;  // of all others, each
+};
+
 // What was found in a data directory.
 struct RecoveryReport {
   std::int64_t sessions = 0;
@@ -250,8 +257,11 @@ struct StoreOptions {
   // Without a directory, where memory is full: sessions are deleted as if moved to files; else what
   // needs more is refused.
   bool drop_when_full = false;
-  // Told of each session that is deleted for that, or because its time to live has passed; as
-  // on_tier_failure is.
+  // A tenant at its quota gets no more memory for tokens, unless sessions of its own make room, as
+  // they do where memory is full. Requests under way may overshoot it.
+  TenantQuotas quotas;
+  // Told of each session that is deleted for one of these, or because its time to live has passed;
+  // as on_tier_failure is.
   std::function<void(std::string_view session, EvictionReason reason)> on_dropped = nullptr;
   // How long the thread that keeps files up to date may stand still before Health tells.
   absl::Duration stalled_after = absl::Minutes(2);

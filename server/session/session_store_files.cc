@@ -59,6 +59,9 @@ absl::StatusOr<SessionInfo> SessionStore::Impl::PutImported(
   const auto session =
       std::make_shared<Session>(std::move(config), NewGeneration(), &budget_, &logical_bytes_);
   if (absl::Status s = ReserveFor(session.get()); !s.ok()) return s;
+  session->CountFor(tenants_.Of(session->config()->tenant));
+  if (session->tenant()->is_full()) tiers_.KeepToQuotas({});
+  if (absl::Status s = session->tenant()->Check(); !s.ok()) return s;
   absl::Status loaded = tiers_.WithRoom(tiers_.usual_room(), Tiers::Wait::kForRoom, [&] {
     const AloneInGate alone(&session->gate());
     return session->Load(state, loader);
@@ -104,6 +107,7 @@ absl::StatusOr<RecoveryReport> SessionStore::Impl::Recover() {
                           OutOfMemory("the memory budget has no room for it"));
       return;
     }
+    session->CountFor(tenants_.Of(session->config()->tenant));
     disk_->Adopt(contents, session.get());
     sessions_.Insert(session);
     prefixes_.Add(session);

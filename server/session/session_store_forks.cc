@@ -88,6 +88,7 @@ absl::StatusOr<std::shared_ptr<Session>> SessionStore::Impl::MakeFork(ForkItem* 
   auto fork =
       std::make_shared<Session>(std::move(config), NewGeneration(), &budget_, &logical_bytes_);
   if (absl::Status s = ReserveFor(fork.get()); !s.ok()) return s;
+  fork->CountFor(tenants_.Of(fork->config()->tenant));
 
   const AloneInGate alone(&source.gate());
   if (source.deleted()) return SessionNotFound(item->source);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
+#include <iterator>
 #include <memory>
 #include <new>
 #include <optional>
@@ -15,6 +16,15 @@
 #include "server/session/item_check.h"
 
 namespace oscarkv {
+namespace {
+
+bool IsOfQuota(const absl::Status& status) {
+  if (!absl::IsResourceExhausted(status)) return false;
+  const auto details = DetailsOf(status);
+  return details && details->reason == "QUOTA_EXCEEDED";
+}
+
+}  // namespace
 
 absl::StatusOr<SessionInfo> SessionStore::Impl::Create(SessionConfig config,
                                                        const Retention& retention) {
@@ -24,6 +34,7 @@ absl::StatusOr<SessionInfo> SessionStore::Impl::Create(SessionConfig config,
   const auto session =
       std::make_shared<Session>(std::move(config), NewGeneration(), &budget_, &logical_bytes_);
   if (absl::Status s = ReserveFor(session.get()); !s.ok()) return s;
+  session->CountFor(tenants_.Of(session->config()->tenant));
   session->InitRetention(retention);
   ReusePrefix(session.get());
   if (const auto other = sessions_.Insert(session)) return Repeated(*session->config(), *other);
@@ -163,15 +174,32 @@ absl::Status SessionStore::Impl::Read(const std::shared_ptr<const SessionConfig>
   return FromKernelStatus(backend_->ReadTokens(std::span(&item, 1)));
 }
 
+void SessionStore::Impl::RetryWithinQuotas(std::span<BatchItem* const> items, BatchKind kind) {
+  const auto is_refused = [](const BatchItem* item) { return IsOfQuota(item->status); };
+  if (std::none_of(items.begin(), items.end(), is_refused)) return;
+  std::vector<BatchItem*> refused;
+  try {
+    std::copy_if(items.begin(), items.end(), std::back_inserter(refused), is_refused);
+    std::vector<std::string_view> wanted;  // to make room with these would be no use
+    for (const BatchItem* item : refused) wanted.push_back(item->session);
+    if (tiers_.KeepToQuotas(wanted)) Batch(context(), refused, kind).Run();
+  } catch (const std::bad_alloc&) {  // none of these is applied, but others may be
+    for (BatchItem* item : refused) item->status = no_host_memory_;
+  }
+}
+
 void SessionStore::Impl::RunBatch(std::span<BatchItem* const> items, BatchKind kind) {
   std::vector<BatchItem*> refused;
   refused.reserve(tiers_.can_make_room() ? items.size() : 0);
   Batch(context(), items, kind).Run();
   if (!tiers_.can_make_room()) return;
+  RetryWithinQuotas(items, kind);
   const auto find_refused = [&] {
     refused.clear();
     for (BatchItem* item : items) {
-      if (absl::IsResourceExhausted(item->status)) refused.push_back(item);
+      if (absl::IsResourceExhausted(item->status) && !IsOfQuota(item->status)) {
+        refused.push_back(item);
+      }
     }
   };
   std::optional<Tiers::Patience> patience;

@@ -21,6 +21,7 @@
 #include "server/session/session_store.h"
 #include "server/session/session_table.h"
 #include "server/session/settler.h"
+#include "server/session/tenants.h"
 #include "server/session/tiers.h"
 
 namespace oscarkv {
@@ -35,6 +36,7 @@ class SessionStore::Impl {
         budget_(options.memory_budget_bytes),
         pool_(backend, &budget_),
         next_generation_(options.first_generation),
+        tenants_(options.quotas),
         disk_(options.data_dir ? std::make_unique<DiskTier>(options.data_dir, options.durability,
                                                             backend, &pool_, &budget_)
                                : nullptr),
@@ -98,6 +100,9 @@ class SessionStore::Impl {
   absl::Status CheckUsable(std::string_view id) const {
     return data_dir_ ? data_dir_->CheckUsable(id) : absl::OkStatus();
   }
+  // Of a batch: items whose tenants are at their quotas are tried again, where other sessions of
+  // these have made room.
+  void RetryWithinQuotas(std::span<BatchItem* const> items, BatchKind kind);
   // What it takes before its first token; makes room for it if need be.
   absl::Status ReserveFor(Session* session);
   std::uint64_t NewGeneration() { return next_generation_.fetch_add(1); }
@@ -111,6 +116,7 @@ class SessionStore::Impl {
   BlockPool pool_;
   std::atomic<std::uint64_t> next_generation_;
   std::atomic<std::int64_t> logical_bytes_{0};  // of all sessions
+  Tenants tenants_;
   SessionTable sessions_;
   PrefixIndex prefixes_;
   const std::unique_ptr<DiskTier> disk_;

@@ -82,6 +82,7 @@ void Tiers::Loop() {
 void Tiers::Pass() noexcept {
   try {
     Expire();
+    KeepToQuotas({});
     MakeRoom(0);
     if (disk_) CheckpointDue();
     passes_.fetch_add(1);
@@ -272,6 +273,23 @@ void Tiers::Expire() {
   for (std::size_t at = 0; at < plan.size();) CarryOut(NextUnit(plan, &at), now);
 }
 
+bool Tiers::KeepToQuotas(std::span<const std::string_view> wanted) {
+  if (!can_make_room()) return false;
+  const Clock::time_point now = Clock::now();
+  const std::vector<std::shared_ptr<Session>> sessions = sessions_->All();
+  if (std::none_of(sessions.begin(), sessions.end(),
+                   [](const auto& session) { return session->tenant()->is_full(); })) {
+    return true;  // someone else has made room meanwhile
+  }
+  bool made = false;
+  MutexLock lock(&room_mutex_);
+  const std::vector<EvictionDecision> plan = PlanEvictions(Input(wanted));
+  for (std::size_t at = 0; at < plan.size();) {
+    made = CarryOut(NextUnit(plan, &at), now) == Room::kMade || made;
+  }
+  return made;
+}
+
 std::vector<EvictionDecision> Tiers::Plan(std::int64_t wanted, Room* room) {
   const std::int64_t used = budget_->used();
   const auto high =
@@ -286,7 +304,7 @@ std::vector<EvictionDecision> Tiers::Plan(std::int64_t wanted, Room* room) {
   return PlanEvictions(input);
 }
 
-EvictionInput Tiers::Input() {
+EvictionInput Tiers::Input(std::span<const std::string_view> wanted) {
   EvictionInput input;
   input.now = absl::Now();
   input.budget_bytes = budget_->total();
@@ -302,6 +320,10 @@ EvictionInput Tiers::Input() {
     if (glance.evicted && config.group.empty() && retention.ttl == absl::InfiniteDuration()) {
       continue;
     }
+    const TenantUse& tenant = *session->tenant();
+    // At its quota it gets no more: what is left is below.
+    if (tenant.is_full())
+      input.quota_bytes[tenant.tenant] = std::max<std::int64_t>(tenant.quota - 1, 1);
     std::int64_t bytes = glance.evicted ? 0 : glance.resident_bytes;
     if (disk_ == nullptr) bytes += session->own_bytes();
     input.candidates.push_back(
@@ -313,7 +335,8 @@ EvictionInput Tiers::Input() {
          .last_use = TimeOf(session->last_use()),
          .ttl = retention.ttl,
          .pinned = retention.pinned,
-         .busy = !glance.evicted && session->StepIsUnderWay(options_.step_lease),
+         .busy = std::find(wanted.begin(), wanted.end(), config.id) != wanted.end() ||
+                 (!glance.evicted && session->StepIsUnderWay(options_.step_lease)),
          .spillable = disk_ != nullptr,
          .spilled = glance.evicted});
   }

@@ -18,6 +18,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string_view>
 #include <thread>
 #include <vector>
@@ -99,6 +100,9 @@ class Tiers {
   // Checkpoints of all sessions that have changed since; the first error, after all were tried.
   absl::Status CheckpointAll();
 
+  // Evicts sessions of tenants that are at their quotas, until they are below; none of `wanted`.
+  // Whether it has evicted any.
+  bool KeepToQuotas(std::span<const std::string_view> wanted);
   // Deletes what has expired.
   void Expire();
   std::int64_t expired() const { return expired_.load(); }
@@ -128,7 +132,7 @@ class Tiers {
   void Loop();
   void Pass() noexcept;
   void CheckpointDue();
-  EvictionInput Input();
+  EvictionInput Input(std::span<const std::string_view> wanted = {});
   // `room`: at most kBusy, if sessions are left out that are in use.
   std::vector<EvictionDecision> Plan(std::int64_t wanted, Room* room);
   // The next decisions, from `*at` on, that are about sessions of one group, or about one session;
