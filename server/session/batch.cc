@@ -125,17 +125,18 @@ absl::Status Batch::Prepare(Work* work) const {
   TokenRows tokens;
   std::int64_t pages = 0;
   if (work->append == AppendKind::kNew) {
-    const TenantUse* tenant = work->lease->session().tenant();
-    if (absl::Status s = tenant->Check(); !s.ok()) return s;
     tokens = {.count = item.num_tokens,
               .dtype = item.keys.dtype,
               .keys = item.keys.data,
               .values = item.values.data,
               .crc = work->crc};
     pages = work->layer().DuePages();
-    absl::Status s = step.Take(
-        work->lease->index(), work->layer(), item.num_tokens,
-        [&session] { return session.Published(); }, &work->promise);
+    const auto begin_step = [&session]() -> absl::StatusOr<std::vector<LayerStats>> {
+      if (absl::Status s = session.tenant()->Check(); !s.ok()) return s;
+      return session.Published();
+    };
+    absl::Status s = step.Take(work->lease->index(), work->layer(), item.num_tokens, begin_step,
+                               &work->promise);
     if (!s.ok()) return s;
   } else if (work->queries.count > 0) {
     step.TakeForQueries(work->lease->index(), &work->promise);

@@ -259,7 +259,7 @@ struct StoreOptions {
   bool drop_when_full = false;
   // A tenant at its quota gets no more memory for tokens, unless sessions of its own make room, as
   // they do where memory is full. Requests under way may overshoot it.
-  TenantQuotas quotas;
+  TenantQuotas quotas = {};
   // Told of each session that is deleted for one of these, or because its time to live has passed;
   // as on_tier_failure is.
   std::function<void(std::string_view session, EvictionReason reason)> on_dropped = nullptr;

@@ -119,16 +119,17 @@ absl::Status StepMemory::Take(std::size_t index, const LayerState& layer, std::i
   std::int64_t to = promised_to_;
   std::int64_t chunk = std::max<std::int64_t>(chunk_, tokens);
   if (own.length + tokens > promised_to_) {
-    const std::vector<LayerStats> layers = published();
+    const absl::StatusOr<std::vector<LayerStats>> layers = published();
+    if (!layers.ok()) return layers.status();
     to = own.length + tokens;
     bool behind = false;
-    for (const LayerStats& other : layers) {
+    for (const LayerStats& other : *layers) {
       to = std::max(to, other.length);
       behind = behind || other.length < promised_to_;
     }
     if (!behind) chunk = tokens;  // a new step
     for (std::size_t i = 0; i < needs.size(); ++i) {
-      needs[i] = NeedOf(config_->layers[i], rollback, layers[i], to, chunk);
+      needs[i] = NeedOf(config_->layers[i], rollback, (*layers)[i], to, chunk);
     }
   }
   needs[index] = NeedOfAppend(layer, own, rollback, to, chunk);

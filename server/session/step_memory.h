@@ -18,6 +18,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "server/base/mutex.h"
 #include "server/pages/memory_budget.h"
 #include "server/session/layer_state.h"
@@ -40,7 +41,7 @@ StepNeed NeedOf(const LayerSpec& spec, std::int64_t rollback_tokens, const Layer
 
 class StepMemory {
  public:
-  using PublishedLayers = absl::FunctionRef<std::vector<LayerStats>()>;
+  using PublishedLayers = absl::FunctionRef<absl::StatusOr<std::vector<LayerStats>>()>;
 
   // REQUIRES: both outlive it.
   StepMemory(const SessionConfig* config, MemoryBudget* budget);
@@ -49,8 +50,8 @@ class StepMemory {
 
   // Gives `promise`, which is empty and of kPromised, what has been promised to a layer that is
   // about to append `tokens`. If it is the first one that comes so far, takes memory for all layers
-  // first; RESOURCE_EXHAUSTED if there is not enough: then nothing has changed. `published`: as the
-  // session's layers are now.
+  // first; RESOURCE_EXHAUSTED if there is not enough: then nothing has changed. `published`: asked
+  // in that case how the session's layers are now; with its error the step is refused.
   absl::Status Take(std::size_t index, const LayerState& layer, std::int32_t tokens,
                     PublishedLayers published, MemoryReservation* promise);
   // The same for a layer that only takes queries into its sample.
