@@ -132,7 +132,8 @@ absl::Status Batch::Prepare(Work* work) const {
               .crc = work->crc};
     pages = work->layer().DuePages();
     const auto begin_step = [&session]() -> absl::StatusOr<std::vector<LayerStats>> {
-      if (absl::Status s = session.tenant()->Check(); !s.ok()) return s;
+      const TenantUse* const tenant = session.tenant();
+      if (absl::Status s = tenant ? tenant->Check() : absl::OkStatus(); !s.ok()) return s;
       return session.Published();
     };
     absl::Status s = step.Take(work->lease->index(), work->layer(), item.num_tokens, begin_step,
