@@ -10,7 +10,9 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
 #include "server/base/string_view.h"
+#include "server/session/session_limits.h"
 
 namespace oscarkv {
 namespace {
@@ -73,6 +75,29 @@ bool ParseBytes(std::string_view text, std::int64_t low, std::int64_t high, std:
   const std::int64_t bytes = count << shift;
   if (bytes < low || bytes > high) return false;
   out = bytes;
+  return true;
+}
+
+// none, or TENANT=BYTES, with commas between them; * is all tenants that are not named.
+bool ParseQuotas(std::string_view text, TenantQuotas& out) {
+  out = {};
+  if (text == "none") return true;
+  for (const absl::string_view piece : absl::StrSplit(ToAbsl(text), ',')) {
+    const std::string_view part(piece.data(), piece.size());
+    const std::size_t equals = part.find('=');
+    std::int64_t bytes = 0;
+    if (equals == std::string_view::npos ||
+        !ParseBytes(part.substr(equals + 1), 1 << 20, std::int64_t{1} << 50, bytes)) {
+      return false;
+    }
+    const std::string tenant(part.substr(0, equals));
+    if (tenant == "*" && out.otherwise == 0) {
+      out.otherwise = bytes;
+    } else if ((!tenant.empty() && !limits::IsId(tenant)) ||
+               !out.by_tenant.emplace(tenant, bytes).second) {
+      return false;
+    }
+  }
   return true;
 }
 
@@ -151,8 +176,7 @@ constexpr Setting kSettings[] = {
      }},
     {"checkpoint-tokens", "OSCARKV_CHECKPOINT_TOKENS", "0", "0 to 281474976710656",
      "With --data-dir: a session is written to its file sooner, within about a second, once so "
-     "many "
-     "tokens have come on all of its layers. 0: by time alone.",
+     "many tokens have come on all of its layers. 0: by time alone.",
      [](std::string_view value, Config& config) {
        return ParseInt(value, 0, std::int64_t{1} << 48, config.checkpoint_tokens);
      }},
@@ -175,6 +199,14 @@ constexpr Setting kSettings[] = {
      [](std::string_view value, Config& config) {
        return ParseFraction(value, config.low_watermark);
      }},
+    {"tenant-quota", "OSCARKV_TENANT_QUOTA", "none",
+     "none, or TENANT=BYTES, with commas between several; * stands for each tenant that is not "
+     "named, nothing for sessions without one; bytes as of --memory-budget",
+     "Memory that the sessions of a tenant may take, each counting what it shares. A tenant that "
+     "takes as much gets no more for tokens, but what its own sessions free as they move to their "
+     "files, or are dropped: least recently used first. Else its steps are refused with "
+     "RESOURCE_EXHAUSTED. What it takes may be more by the steps that were under way.",
+     [](std::string_view value, Config& config) { return ParseQuotas(value, config.quotas); }},
     {"fsync", "OSCARKV_FSYNC", "always", "always or never",
      "With --data-dir: always: a checkpoint counts when the disk has it, and survives a loss of "
      "power. never: when the operating system has it; it survives the end of the process, also by "

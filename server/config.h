@@ -14,6 +14,7 @@
 #include "kernels/backend_factory.h"
 #include "server/file/durability.h"
 #include "server/log.h"
+#include "server/session/tenant_quotas.h"
 
 namespace oscarkv {
 
@@ -30,7 +31,8 @@ struct Config {
   Durability durability = Durability::kSynced;
   absl::Duration checkpoint_interval = absl::Seconds(60);
   std::int64_t checkpoint_tokens = 0;  // 0: by time alone
-  bool drop_when_full = false;  // where there is no data_dir
+  bool drop_when_full = false;         // where there is no data_dir
+  TenantQuotas quotas = {};
   double high_watermark = 0.95;
   double low_watermark = 0.85;
   absl::Duration settle_after = absl::Seconds(60);

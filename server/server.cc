@@ -202,6 +202,7 @@ absl::Status Server::Impl::MakeStore(const Config& config) {
                                    .low_watermark = config.low_watermark,
                                    .high_watermark = config.high_watermark,
                                    .drop_when_full = config.drop_when_full,
+                                   .quotas = config.quotas,
                                    .on_dropped = LogDropped,
                                    .on_tier_failure = LogTierFailure});
   return data_dir_ ? Recover() : absl::OkStatus();

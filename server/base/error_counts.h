@@ -13,13 +13,31 @@
 namespace oscarkv {
 
 // As in proto/oscarkv/v1/kv_cache.proto. The last one stands for all that are not listed.
-inline constexpr auto kErrorReasons = std::to_array<std::string_view>(
-    {"CANCELLED",         "DEADLINE_EXCEEDED",   "DEVICE_UNAVAILABLE", "DRAINING",
-     "FILE_DAMAGED",      "FILE_ERROR",          "FILE_MISMATCH",      "FILE_UNSUPPORTED",
-     "FILE_WITHHELD",     "GENERATION_MISMATCH", "INTERNAL",           "INVALID_FIELD",
-     "LAYER_NOT_FOUND",   "LENGTH_MISMATCH",     "NO_DATA_DIR",        "OUT_OF_MEMORY",
-     "REPEAT_MISMATCH",   "REPLY_TOO_LARGE",     "SESSION_EVICTED",    "SESSION_EXISTS",
-     "SESSION_NOT_FOUND", "TOKENS_FREED",        "TOO_MANY_REQUESTS",  "OTHER"});
+inline constexpr auto kErrorReasons = std::to_array<std::string_view>({"CANCELLED",
+                                                                       "DEADLINE_EXCEEDED",
+                                                                       "DEVICE_UNAVAILABLE",
+                                                                       "DRAINING",
+                                                                       "FILE_DAMAGED",
+                                                                       "FILE_ERROR",
+                                                                       "FILE_MISMATCH",
+                                                                       "FILE_UNSUPPORTED",
+                                                                       "FILE_WITHHELD",
+                                                                       "GENERATION_MISMATCH",
+                                                                       "INTERNAL",
+                                                                       "INVALID_FIELD",
+                                                                       "LAYER_NOT_FOUND",
+                                                                       "LENGTH_MISMATCH",
+                                                                       "NO_DATA_DIR",
+                                                                       "OUT_OF_MEMORY",
+                                                                       "QUOTA_EXCEEDED",
+                                                                       "REPEAT_MISMATCH",
+                                                                       "REPLY_TOO_LARGE",
+                                                                       "SESSION_EVICTED",
+                                                                       "SESSION_EXISTS",
+                                                                       "SESSION_NOT_FOUND",
+                                                                       "TOKENS_FREED",
+                                                                       "TOO_MANY_REQUESTS",
+                                                                       "OTHER"});
 
 using ErrorCounts = std::array<std::int64_t, kErrorReasons.size()>;
 

@@ -1,6 +1,5 @@
 #include "server/rpc/fields.h"
 
-#include <algorithm>
 #include <cmath>
 
 #include "absl/strings/ascii.h"
@@ -10,14 +9,6 @@
 #include "server/rpc/limits.h"
 
 namespace oscarkv {
-namespace {
-
-bool IsIdCharacter(unsigned char c) {
-  return absl::ascii_isalnum(c) || c == '.' || c == '_' || c == '~' || c == '-';
-}
-
-}  // namespace
-
 std::string Indexed(std::string_view field, std::int64_t index) {
   return absl::StrCat(ToAbsl(field), "[", index, "]");
 }
@@ -37,10 +28,7 @@ std::string SafeText(std::string_view text, std::size_t limit) {
 
 absl::Status CheckId(std::string_view field, std::string_view value, bool required) {
   if (value.empty() && !required) return absl::OkStatus();
-  if (!value.empty() && value.size() <= limits::kIdCharacters &&
-      std::all_of(value.begin(), value.end(), IsIdCharacter)) {
-    return absl::OkStatus();
-  }
+  if (limits::IsId(value)) return absl::OkStatus();
   return InvalidField(field, SafeText(value),
                       absl::StrCat(required ? "1" : "0", " to ", limits::kIdCharacters,
                                    " characters of [A-Za-z0-9._~-]"));

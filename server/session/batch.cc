@@ -51,6 +51,7 @@ void Batch::Open() {
     item->length_after = 0;
     item->repeated = false;
     item->call_failed = false;
+    item->over_quota = false;
     if (before && before->session == item->session) {
       item->status = InvalidField("session", item->session, "a session once in a request");
     } else {
@@ -131,13 +132,15 @@ absl::Status Batch::Prepare(Work* work) const {
               .values = item.values.data,
               .crc = work->crc};
     pages = work->layer().DuePages();
-    const auto begin_step = [&session]() -> absl::StatusOr<std::vector<LayerStats>> {
+    const auto begin_step = [&]() -> absl::StatusOr<std::vector<LayerStats>> {
       const TenantUse* const tenant = session.tenant();
-      if (absl::Status s = tenant ? tenant->Check() : absl::OkStatus(); !s.ok()) return s;
+      absl::Status within = tenant ? tenant->Check() : absl::OkStatus();
+      work->item->over_quota = !within.ok();
+      if (!within.ok()) return within;
       return session.Published();
     };
-    absl::Status s = step.Take(work->lease->index(), work->layer(), item.num_tokens, begin_step,
-                               &work->promise);
+    absl::Status s =
+        step.Take(work->lease->index(), work->layer(), item.num_tokens, begin_step, &work->promise);
     if (!s.ok()) return s;
   } else if (work->queries.count > 0) {
     step.TakeForQueries(work->lease->index(), &work->promise);

@@ -15,7 +15,6 @@
 #include <string_view>
 #include <vector>
 
-#include "absl/container/btree_map.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
@@ -26,6 +25,7 @@
 #include "server/pages/memory_budget.h"
 #include "server/session/eviction_policy.h"
 #include "server/session/retention.h"
+#include "server/session/tenant_quotas.h"
 
 namespace oscarkv {
 
@@ -192,6 +192,7 @@ struct BatchItem {
   // The item failed because a call of the backend did, which served other items too: alone it may
   // succeed.
   bool call_failed = false;
+  bool over_quota = false;  // refused by its tenant's quota
 };
 
 // A session to be made as another one is up to a length: what is asked, then what became of it.
@@ -213,12 +214,6 @@ struct ForkItem {
 std::uint32_t CrcOf(const BatchItem& item);
 
 class DataDir;
-
-// Of the memory that the sessions of a tenant take, in bytes; 0: none.
-struct TenantQuotas {
-  absl::btree_map<std::string, std::int64_t> by_tenant;
-  std::int64_t otherwise = 0;  // of all others, each
-};
 
 // What was found in a data directory.
 struct RecoveryReport {

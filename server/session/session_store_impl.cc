@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
-#include <iterator>
 #include <memory>
 #include <new>
 #include <optional>
@@ -16,15 +15,6 @@
 #include "server/session/item_check.h"
 
 namespace oscarkv {
-namespace {
-
-bool IsOfQuota(const absl::Status& status) {
-  if (!absl::IsResourceExhausted(status)) return false;
-  const auto details = DetailsOf(status);
-  return details && details->reason == "QUOTA_EXCEEDED";
-}
-
-}  // namespace
 
 absl::StatusOr<SessionInfo> SessionStore::Impl::Create(SessionConfig config,
                                                        const Retention& retention) {
@@ -174,17 +164,15 @@ absl::Status SessionStore::Impl::Read(const std::shared_ptr<const SessionConfig>
   return FromKernelStatus(backend_->ReadTokens(std::span(&item, 1)));
 }
 
-void SessionStore::Impl::RetryWithinQuotas(std::span<BatchItem* const> items, BatchKind kind) {
-  const auto is_refused = [](const BatchItem* item) { return IsOfQuota(item->status); };
-  if (std::none_of(items.begin(), items.end(), is_refused)) return;
-  std::vector<BatchItem*> refused;
+bool SessionStore::Impl::TryAgain(std::span<BatchItem* const> refused, BatchKind kind,
+                                  absl::FunctionRef<bool()> make_room) {
   try {
-    std::copy_if(items.begin(), items.end(), std::back_inserter(refused), is_refused);
-    std::vector<std::string_view> wanted;  // to make room with these would be no use
-    for (const BatchItem* item : refused) wanted.push_back(item->session);
-    if (tiers_.KeepToQuotas(wanted)) Batch(context(), refused, kind).Run();
+    if (!make_room()) return false;
+    Batch(context(), refused, kind).Run();
+    return true;
   } catch (const std::bad_alloc&) {  // none of these is applied, but others may be
     for (BatchItem* item : refused) item->status = no_host_memory_;
+    return false;
   }
 }
 
@@ -193,27 +181,28 @@ void SessionStore::Impl::RunBatch(std::span<BatchItem* const> items, BatchKind k
   refused.reserve(tiers_.can_make_room() ? items.size() : 0);
   Batch(context(), items, kind).Run();
   if (!tiers_.can_make_room()) return;
-  RetryWithinQuotas(items, kind);
-  const auto find_refused = [&] {
+  const auto find_refused = [&](bool by_quota) {
     refused.clear();
     for (BatchItem* item : items) {
-      if (absl::IsResourceExhausted(item->status) && !IsOfQuota(item->status)) {
+      if (absl::IsResourceExhausted(item->status) && item->over_quota == by_quota) {
         refused.push_back(item);
       }
     }
+    return !refused.empty();
   };
+  if (find_refused(true)) {
+    TryAgain(refused, kind, [&] {
+      std::vector<std::string_view> wanted;  // to make room with these would be no use
+      for (const BatchItem* item : refused) wanted.push_back(item->session);
+      return tiers_.KeepToQuotas(wanted);
+    });
+  }
   std::optional<Tiers::Patience> patience;
   std::size_t before = items.size() + 1;
-  for (find_refused(); !refused.empty(); find_refused()) {
+  while (find_refused(false)) {
     // As many as memory has room for go at once.
     if (refused.size() < std::exchange(before, refused.size())) patience.emplace(&tiers_);
-    try {
-      if (!patience->TryAgain(tiers_.usual_room())) return;
-      Batch(context(), refused, kind).Run();
-    } catch (const std::bad_alloc&) {  // none of these is applied, but others may be
-      for (BatchItem* item : refused) item->status = no_host_memory_;
-      return;
-    }
+    if (!TryAgain(refused, kind, [&] { return patience->TryAgain(tiers_.usual_room()); })) return;
   }
 }
 

@@ -8,6 +8,7 @@
 #include <span>
 #include <string_view>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "server/base/kernel_status.h"
@@ -100,9 +101,9 @@ class SessionStore::Impl {
   absl::Status CheckUsable(std::string_view id) const {
     return data_dir_ ? data_dir_->CheckUsable(id) : absl::OkStatus();
   }
-  // Of a batch: items whose tenants are at their quotas are tried again, where other sessions of
-  // these have made room.
-  void RetryWithinQuotas(std::span<BatchItem* const> items, BatchKind kind);
+  // Of a batch: tries again what was refused, where `make_room` says so. Whether it was tried.
+  bool TryAgain(std::span<BatchItem* const> refused, BatchKind kind,
+                absl::FunctionRef<bool()> make_room);
   // What it takes before its first token; makes room for it if need be.
   absl::Status ReserveFor(Session* session);
   std::uint64_t NewGeneration() { return next_generation_.fetch_add(1); }

@@ -13,7 +13,7 @@
 #include "absl/container/btree_map.h"
 #include "absl/status/status.h"
 #include "server/base/mutex.h"
-#include "server/session/session_store.h"
+#include "server/session/tenant_quotas.h"
 
 namespace oscarkv {
 

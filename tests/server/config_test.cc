@@ -52,6 +52,8 @@ TEST(ConfigTest, DefaultsOfTheTableAreThoseOfTheStruct) {
   EXPECT_EQ(parsed->config.durability, defaults.durability);
   EXPECT_EQ(parsed->config.checkpoint_tokens, defaults.checkpoint_tokens);
   EXPECT_EQ(parsed->config.drop_when_full, defaults.drop_when_full);
+  EXPECT_TRUE(parsed->config.quotas.by_tenant.empty());
+  EXPECT_EQ(parsed->config.quotas.otherwise, 0);
   EXPECT_EQ(parsed->config.high_watermark, defaults.high_watermark);
   EXPECT_EQ(parsed->config.low_watermark, defaults.low_watermark);
   EXPECT_EQ(parsed->config.settle_after, defaults.settle_after);
@@ -77,6 +79,7 @@ TEST(ConfigTest, EveryFlagSetsItsField) {
                                                     "--data-dir=/some/where",
                                                     "--checkpoint-interval=5s",
                                                     "--fsync=never",
+                                                    "--tenant-quota=red-1=3GiB,*=1TiB,=4MiB",
                                                     "--checkpoint-tokens=4096",
                                                     "--when-full=drop",
                                                     "--high-watermark=0.5",
@@ -103,6 +106,9 @@ TEST(ConfigTest, EveryFlagSetsItsField) {
   EXPECT_EQ(config.metrics_address, "0.0.0.0:0");
   EXPECT_EQ(config.checkpoint_tokens, 4096);
   EXPECT_TRUE(config.drop_when_full);
+  EXPECT_EQ(config.quotas.by_tenant, (absl::btree_map<std::string, std::int64_t>{
+                                         {"", 4 << 20}, {"red-1", std::int64_t{3} << 30}}));
+  EXPECT_EQ(config.quotas.otherwise, std::int64_t{1} << 40);
   EXPECT_EQ(config.high_watermark, 0.5);
   EXPECT_EQ(config.low_watermark, 0.25);
   EXPECT_EQ(config.settle_after, absl::Milliseconds(1500));
@@ -136,6 +142,9 @@ TEST(ConfigTest, BadValuesNameFlagValueAndWhatIsExpected) {
       {"checkpoint-interval", {"", "1ms", "25h", "10"}},
       {"checkpoint-tokens", {"", "-1", "1k", "281474976710657"}},
       {"when-full", {"", "DROP", "evict"}},
+      {"tenant-quota",
+       {"", "1GiB", "a=", "a=1KiB", "a=1GiB,", "a=1GiB,a=2GiB", "*=1GiB,*=1GiB", "a b=1GiB",
+        "**=1GiB"}},
       {"high-watermark", {"", "0", "-0.5", "1.01", "nan", "95%"}},
       {"low-watermark", {"", "0", "2", "nan", "half"}},
       {"fsync", {"", "on", "ALWAYS"}},

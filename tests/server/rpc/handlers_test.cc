@@ -328,16 +328,18 @@ TEST_F(HandlersTest, RetentionIsSetAtCreateAndChangedLater) {
             create.retention().ShortDebugString());
 
   v1::UpdateSessionRequest update;
-  v1::UpdateSessionResponse updated;
   update.set_session("a b");
-  EXPECT_EQ(FieldOf(handlers_->UpdateSession(update, updated)), "session");
+  v1::UpdateSessionResponse refused;
+  EXPECT_EQ(FieldOf(handlers_->UpdateSession(update, refused)), "session");
   update.set_session("a");
-  EXPECT_EQ(FieldOf(handlers_->UpdateSession(update, updated)), "retention");
+  EXPECT_EQ(FieldOf(handlers_->UpdateSession(update, refused)), "retention");
   update.mutable_retention()->set_pinned(true);
   update.set_generation(created.session().generation() + 1);
-  EXPECT_EQ(ReasonOf(handlers_->UpdateSession(update, updated)), "GENERATION_MISMATCH");
+  EXPECT_EQ(ReasonOf(handlers_->UpdateSession(update, refused)), "GENERATION_MISMATCH");
   update.set_generation(created.session().generation());
+  v1::UpdateSessionResponse updated;
   for (int time = 0; time < 2; ++time) {
+    updated.Clear();
     ASSERT_TRUE(handlers_->UpdateSession(update, updated).ok());
     EXPECT_EQ(updated.session().retention().ShortDebugString(), "pinned: true");
   }

@@ -83,6 +83,29 @@ TEST_F(QuotaTest, WhereNothingMakesRoomTokensAreRefusedAndTheRestGoesOn) {
   EXPECT_EQ(AppendTo("a", 100, 50), absl::OkStatus());
 }
 
+TEST_F(QuotaTest, AStepThatBeganIsNotRefusedInItsMiddle) {
+  StartInMemory();
+  SessionConfig config = SessionOfAllKinds("a");
+  config.tenant = "red";
+  ASSERT_TRUE(store_->Create(config).ok());
+  const auto append = [&](std::size_t layer, std::int64_t begin) {
+    const LayerSpec& spec = config.layers[layer];
+    const Source source{.spec = &spec, .seed = 20 + layer};
+    Request request = AppendRequest("a", Info("a").generation, source, begin, 20, false);
+    return Append(store_.get(), spec.layer, &request);
+  };
+  std::int64_t length = 0;
+  absl::Status s;
+  for (; length < 8000 && s.ok(); length += 20) {
+    s = append(0, length);
+    for (std::size_t layer = 1; s.ok() && layer < config.layers.size(); ++layer) {
+      ASSERT_EQ(append(layer, length), absl::OkStatus()) << layer << " at " << length;
+    }
+  }
+  EXPECT_EQ(testing::ReasonOf(s), "QUOTA_EXCEEDED");
+  EXPECT_GT(length, 100);
+}
+
 TEST_F(QuotaTest, AloneAtItsQuotaASessionIsNotEvictedForItself) {
   Start();
   Create("a", "red");
