@@ -248,7 +248,7 @@ Tiers::Room Tiers::MakeRoom(std::int64_t wanted) {
   const auto least =
       static_cast<std::int64_t>(options_.low_watermark * static_cast<double>(budget_->total()));
   Room room = moving_ > 0 ? Room::kBusy : Room::kNone;
-  if (wanted > 0 && budget_->used() + wanted <= least) return Room::kMade;  // there is some
+  if (wanted > 0 && budget_->used() + wanted <= high()) return Room::kMade;  // there is some
   const Clock::time_point planned = Clock::now();
   const std::vector<EvictionDecision> plan = Plan(wanted, &room);
   for (std::size_t at = 0; at < plan.size() && budget_->used() + wanted > least;) {
@@ -292,9 +292,7 @@ bool Tiers::KeepToQuotas(std::span<const std::string_view> wanted) {
 
 std::vector<EvictionDecision> Tiers::Plan(std::int64_t wanted, Room* room) {
   const std::int64_t used = budget_->used();
-  const auto high =
-      static_cast<std::int64_t>(options_.high_watermark * static_cast<double>(budget_->total()));
-  if (used + wanted <= high) return {};  // what most passes find
+  if (used + wanted <= high()) return {};  // what most passes find
   EvictionInput input = Input();
   input.used_bytes = used;
   input.wanted_bytes = wanted;

@@ -83,7 +83,9 @@ class Tiers {
    private:
     Tiers* const tiers_;
     std::int64_t times_ = 1;  // more is asked for each time: what is needed is only guessed
-    int last_tries_ = 4;      // with half of the budget free
+    // With half of the budget asked for. Others, who wait as well, may take what is free by then,
+    // or the request is a batch whose items need the whole of it one after the other.
+    int last_tries_ = 64;
     const std::chrono::steady_clock::time_point end_ =
         std::chrono::steady_clock::now() + std::chrono::seconds(2);
   };
@@ -132,6 +134,11 @@ class Tiers {
   void Loop();
   void Pass() noexcept;
   void CheckpointDue();
+  // Bytes in use from which on room is made.
+  std::int64_t high() const {
+    return static_cast<std::int64_t>(options_.high_watermark *
+                                     static_cast<double>(budget_->total()));
+  }
   EvictionInput Input(std::span<const std::string_view> wanted = {});
   // `room`: at most kBusy, if sessions are left out that are in use.
   std::vector<EvictionDecision> Plan(std::int64_t wanted, Room* room);
