@@ -215,7 +215,6 @@ void DiskTier::Adopt(const SessionFileContents& contents, Session* session) {
   session->SetDurableLength(CommittedLength(*contents.state.last_commit()));
   session->NoteSaved(session->changes(), std::chrono::steady_clock::now());
   const SessionCommit& commit = *contents.state.last_commit();
-  session->InitRetention(commit.retention);
   // It was in use then; clocks may have been set since.
   const absl::Duration idle = std::max(absl::Now() - commit.time, absl::ZeroDuration());
   session->SetLastUse(std::chrono::steady_clock::now() - absl::ToChronoNanoseconds(idle));

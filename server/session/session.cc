@@ -351,7 +351,7 @@ absl::Status Session::Load(const SessionFileState& state, SessionLoader* loader)
 
 void Session::TakeCommit(const SessionCommit& commit) {
   last_truncate_ = commit.last_truncate;
-  retention_ = commit.retention;
+  InitRetention(commit.retention);
   prefix_limit_ = commit.prefix_limit;
 }
 

@@ -68,6 +68,9 @@ TestServer::TestServer(const Config& config) {
   if (!server.ok()) ADD_FAILURE() << server.status();
   server_ = *std::move(server);
   channel_ = Connect(server_->address());
+  // On a loaded machine gRPC may fail a first attempt to connect, and with it the first request.
+  EXPECT_TRUE(
+      channel_->WaitForConnected(std::chrono::system_clock::now() + std::chrono::seconds(30)));
   stub_ = v1::KvCacheService::NewStub(channel_);
 }
 
