@@ -12,6 +12,7 @@ constexpr std::string_view kMemoryKindNames[] = {"pages", "window", "session", "
 static_assert(std::size(kMemoryKindNames) == kMemoryKinds);
 constexpr std::string_view kMoveNames[] = {"evict", "restore", "checkpoint"};
 constexpr std::string_view kDirectionNames[] = {"written", "read"};
+constexpr std::string_view kDropReasonNames[] = {"expired", "room"};
 
 constexpr MetricLabel kBuild[] = {{"version", {}, &Readings::version},
                                   {"backend", {}, &Readings::backend},
@@ -20,6 +21,7 @@ constexpr MetricLabel kTier[] = {{"tier", kTierNames}};
 constexpr MetricLabel kKind[] = {{"kind", kMemoryKindNames}};
 constexpr MetricLabel kMove[] = {{"operation", kMoveNames}};
 constexpr MetricLabel kDirection[] = {{"direction", kDirectionNames}};
+constexpr MetricLabel kDropReason[] = {{"reason", kDropReasonNames}};
 constexpr MetricLabel kReason[] = {{"reason", kErrorReasons}};
 
 double Number(std::int64_t value) { return static_cast<double>(value); }
@@ -113,6 +115,12 @@ constexpr Metric kMetrics[] = {
      "Of these, those that had been evicted less than a minute before: the memory budget is too "
      "small for what is in use.",
      [](const Readings& r) { return std::vector{Number(r.store.restores_within_minute)}; }},
+    {"oscarkv_dropped_sessions_total", MetricType::kCounter, kDropReason, "",
+     "Sessions that the server deleted on its own. expired: not used for their time to live; room: "
+     "without --data-dir, to make room, or to keep a tenant to its quota.",
+     [](const Readings& r) {
+       return std::vector{Number(r.store.expired_sessions), Number(r.store.dropped_sessions)};
+     }},
     {"oscarkv_checkpoints_total",
      MetricType::kCounter,
      {},
@@ -146,8 +154,9 @@ constexpr Metric kMetrics[] = {
      MetricType::kCounter,
      {},
      "",
-     "Passes of the background that keeps files up to date and makes room, about one a second with "
-     "--data-dir. No increase: one takes long, or it stands still.",
+     "Passes of the background that keeps files up to date, makes room and deletes what has "
+     "expired, "
+     "about one a second. No increase: one takes long, or it stands still.",
      [](const Readings& r) { return std::vector{Number(r.store.passes)}; }},
     {"oscarkv_sweep_failures_total",
      MetricType::kCounter,

@@ -288,6 +288,17 @@ absl::StatusOr<SessionConfig> DecodeCreateSession(const v1::CreateSessionRequest
   return config;
 }
 
+absl::StatusOr<std::optional<ParentPrefix>> DecodeParent(const v1::CreateSessionRequest& request) {
+  if (!request.has_parent()) return std::nullopt;
+  const v1::ParentPrefix& parent = request.parent();
+  absl::Status s = CheckId("parent.session", parent.session(), /*required=*/true);
+  s.Update(CheckRange("parent.length", parent.length(), 0, kPositionLimit));
+  if (!s.ok()) return s;
+  ParentPrefix decoded{.session = parent.session(), .generation = parent.generation()};
+  if (parent.has_length()) decoded.length = parent.length();
+  return decoded;
+}
+
 absl::StatusOr<std::vector<ForkItem>> DecodeForks(const v1::ForkSessionRequest& request) {
   if (request.forks().empty() || request.forks_size() > limits::kItems) {
     return InvalidField("forks", absl::StrCat(request.forks_size(), " forks"),

@@ -1,6 +1,7 @@
 // CreateSession, ForkSession and the header of ImportSession, decoded and checked.
 #pragma once
 
+#include <optional>
 #include <string_view>
 #include <vector>
 
@@ -15,6 +16,9 @@ namespace oscarkv {
 // INVALID_ARGUMENT names the first field that is wrong.
 absl::StatusOr<SessionConfig> DecodeCreateSession(const v1::CreateSessionRequest& request,
                                                   Profile default_profile);
+
+// Nullopt where the request names none. INVALID_ARGUMENT names the first field that is wrong.
+absl::StatusOr<std::optional<ParentPrefix>> DecodeParent(const v1::CreateSessionRequest& request);
 
 // Forks in their order. INVALID_ARGUMENT names the first field that is wrong.
 absl::StatusOr<std::vector<ForkItem>> DecodeForks(const v1::ForkSessionRequest& request);

@@ -62,7 +62,9 @@ absl::Status Handlers::CreateSession(const v1::CreateSessionRequest& request,
     if (!decoded.ok()) return decoded.status();
     retention = *decoded;
   }
-  const absl::StatusOr<SessionInfo> info = store_->Create(*std::move(config), retention);
+  const absl::StatusOr<std::optional<ParentPrefix>> parent = DecodeParent(request);
+  if (!parent.ok()) return parent.status();
+  const absl::StatusOr<SessionInfo> info = store_->Create(*std::move(config), retention, *parent);
   if (!info.ok()) return info.status();
   EncodeSession(*info, SessionParts::kAll, *response.mutable_session());
   return absl::OkStatus();

@@ -69,12 +69,13 @@ absl::Status TokensFreed(std::string_view field, std::int64_t value, std::int64_
                                  {"expected", absl::StrCat(least, " or more")}}});
 }
 
-absl::Status CheckKept(std::int64_t length, std::int64_t most, const SessionInfo& info) {
+absl::Status CheckKept(std::string_view field, std::int64_t length, std::int64_t most,
+                       const SessionInfo& info) {
   if (length < 0 || length > most) {
-    return InvalidField("length", absl::StrCat(length), absl::StrCat("0 to ", most));
+    return InvalidField(field, absl::StrCat(length), absl::StrCat("0 to ", most));
   }
   if (length == 0 || length >= info.min_truncate_length) return absl::OkStatus();
-  return TokensFreed("length", length, info.min_truncate_length);
+  return TokensFreed(field, length, info.min_truncate_length);
 }
 
 absl::Status CheckTensors(const LayerSpec& spec, const BatchItem& item) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string_view>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -22,7 +23,8 @@ absl::Status GenerationMismatch(std::uint64_t asked, std::uint64_t generation, s
 // at least `least` would do.
 absl::Status TokensFreed(std::string_view field, std::int64_t value, std::int64_t least);
 // Whether a session can be cut to `length` exactly. INVALID_ARGUMENT beyond `most`, TokensFreed.
-absl::Status CheckKept(std::int64_t length, std::int64_t most, const SessionInfo& info);
+absl::Status CheckKept(std::string_view field, std::int64_t length, std::int64_t most,
+                       const SessionInfo& info);
 
 // Heads, dims and dtypes of the item's tensors against the layer: INVALID_ARGUMENT.
 absl::Status CheckTensors(const LayerSpec& spec, const BatchItem& item);

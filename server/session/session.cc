@@ -294,12 +294,12 @@ absl::Status Session::ShareEachLayer(
   return absl::OkStatus();
 }
 
-bool Session::LendPrefix(std::int64_t length, Session* fork) {
+absl::Status Session::LendPrefix(std::int64_t length, Session* fork) {
   fork->NoteChange();
   fork->reused_length_ = length;
-  if (Fork(length, fork).ok()) return true;
-  fork->reused_length_ = 0;
-  return false;
+  absl::Status s = Fork(length, fork);
+  if (!s.ok()) fork->reused_length_ = 0;
+  return s;
 }
 
 // Whoever is alone in the gate needs no lock of a layer.

@@ -123,7 +123,7 @@ class Session {
     return length <= prefix_limit_ && length <= Info().committed_length;
   }
   // Fork, for a session that is created. REQUIRES: as Fork.
-  bool LendPrefix(std::int64_t length, Session* fork) ABSL_SHARED_LOCKS_REQUIRED(gate_);
+  absl::Status LendPrefix(std::int64_t length, Session* fork) ABSL_SHARED_LOCKS_REQUIRED(gate_);
 
   // Makes of `copy`, which no one else knows and which is empty, what this session is now. Errors
   // as LayerState::Share's; then it is empty. REQUIRES: equal layers.

@@ -26,8 +26,9 @@ SessionStore::SessionStore(Backend* backend, const StoreOptions& options)
     : impl_(std::make_unique<Impl>(backend, options)) {}
 SessionStore::~SessionStore() = default;
 
-absl::StatusOr<SessionInfo> SessionStore::Create(SessionConfig config, const Retention& retention) {
-  return impl_->Create(std::move(config), retention);
+absl::StatusOr<SessionInfo> SessionStore::Create(SessionConfig config, const Retention& retention,
+                                                 const std::optional<ParentPrefix>& parent) {
+  return impl_->Create(std::move(config), retention, parent);
 }
 
 absl::StatusOr<SessionInfo> SessionStore::Get(std::string_view id) const {

@@ -94,7 +94,7 @@ struct SessionInfo {
   std::vector<LayerStats> layers;  // in the order of config->layers
   std::int64_t committed_length = 0;
   std::int64_t min_truncate_length = 0;  // the largest of all layers
-  std::int64_t reused_length = 0;        // that it began with, by a prefix key
+  std::int64_t reused_length = 0;        // that it began with, by a prefix key or its parent
   // Of the last checkpoint; 0 without one. What a restart finds, and maybe more on some layers.
   std::int64_t durable_length = 0;
   bool evicted = false;  // to its file: the next request that needs its tokens brings them back
@@ -193,6 +193,13 @@ struct BatchItem {
   // succeed.
   bool call_failed = false;
   bool over_quota = false;  // refused by its tenant's quota
+};
+
+// The tokens of a session that another one is created with.
+struct ParentPrefix {
+  std::string session;
+  std::uint64_t generation = 0;                       // 0: any
+  std::optional<std::int64_t> length = std::nullopt;  // default: the session's committed length
 };
 
 // A session to be made as another one is up to a length: what is asked, then what became of it.
@@ -294,7 +301,11 @@ class SessionStore {
   // RESOURCE_EXHAUSTED if the budget has no room for the session itself. The session is empty, or a
   // fork of one of the same tenant, model and layers that has the longest prefix of those that both
   // have a key for.
-  absl::StatusOr<SessionInfo> Create(SessionConfig config, const Retention& retention = {});
+  // `parent`: it is a fork of that one instead. NOT_FOUND if there is none of the tenant's,
+  // INVALID_ARGUMENT if it is of another model or other layers, or errors as ForkItem's: then there
+  // is no session.
+  absl::StatusOr<SessionInfo> Create(SessionConfig config, const Retention& retention = {},
+                                     const std::optional<ParentPrefix>& parent = std::nullopt);
   absl::StatusOr<SessionInfo> Get(std::string_view id) const;
   // One of its layers, as Get tells; nullopt if there is no such session or layer.
   std::optional<LayerStats> StatsOf(std::string_view id, int layer) const;

@@ -35,9 +35,50 @@ void SessionStore::Impl::ReusePrefix(Session* session) {
       if (!tiers_.EnsureResident(holder.get()).ok()) continue;
       const InGate in_gate(&holder->gate());
       if (holder->deleted() || holder->evicted() || !holder->HoldsPrefix(prefix->length)) continue;
-      if (holder->LendPrefix(prefix->length, session)) return;
+      if (holder->LendPrefix(prefix->length, session).ok()) return;
     }
   }
+}
+
+absl::Status SessionStore::Impl::BeginWith(const ParentPrefix& parent, Session* session) {
+  const absl::StatusOr<std::shared_ptr<Session>> found = Find(parent.session);
+  if (!found.ok()) return found.status();
+  const SessionConfig& config = *session->config();
+  Session& source = **found;
+  // To other tenants it is not there.
+  if (source.config()->tenant != config.tenant) return SessionNotFound(parent.session);
+  if (!AreAlike(*source.config(), config)) {
+    return InvalidField("parent.session", parent.session,
+                        "a session of the same model, model_revision, rope_digest, storage_dtype, "
+                        "position_base and layers");
+  }
+  source.NoteUse();
+  return ForkFrom(&source,
+                  {.generation = parent.generation,
+                   .length = parent.length,
+                   .field = "parent.length",
+                   .create = true},
+                  session)
+      .status();
+}
+
+absl::StatusOr<SessionInfo> SessionStore::Impl::ForkFrom(Session* source,
+                                                         const ForkRequest& request,
+                                                         Session* fork) {
+  const AloneInGate alone(&source->gate());
+  absl::Status status = CheckNamed(*source, request.generation);
+  if (!status.ok()) return status;
+  SessionInfo info = source->Info();
+  const std::int64_t length = request.length.value_or(info.committed_length);
+  status = CheckKept(request.field, length, info.committed_length, info);
+  if (status.ok()) status = tiers_.Restore(source);
+  if (!status.ok()) return status;
+  const auto share = [&]() ABSL_SHARED_LOCKS_REQUIRED(source->gate()) {
+    return request.create ? source->LendPrefix(length, fork) : source->Fork(length, fork);
+  };
+  status = tiers_.WithRoom(tiers_.usual_room(), Tiers::Wait::kForRoom, share);
+  if (!status.ok()) return status;
+  return info;
 }
 
 void SessionStore::Impl::Fork(std::span<ForkItem> items) {
@@ -90,22 +131,13 @@ absl::StatusOr<std::shared_ptr<Session>> SessionStore::Impl::MakeFork(ForkItem* 
   if (absl::Status s = ReserveFor(fork.get()); !s.ok()) return s;
   fork->CountFor(tenants_.Of(fork->config()->tenant));
 
-  const AloneInGate alone(&source.gate());
-  if (source.deleted()) return SessionNotFound(item->source);
-  const SessionInfo info = source.Info();
-  if (item->generation != info.generation) {
-    return GenerationMismatch(item->generation, info.generation, info.committed_length);
+  if (item->generation == 0) {
+    return GenerationMismatch(0, source.generation(), source.Info().committed_length);
   }
-  const std::int64_t length = item->length.value_or(info.committed_length);
-  absl::Status status = CheckKept(length, info.committed_length, info);
-  if (status.ok()) status = tiers_.Restore(&source);
-  if (!status.ok()) return status;
-  const auto share = [&]() ABSL_SHARED_LOCKS_REQUIRED(source.gate()) {
-    return source.Fork(length, fork.get());
-  };
-  status = tiers_.WithRoom(tiers_.usual_room(), Tiers::Wait::kForRoom, share);
-  if (!status.ok()) return status;
-  Retention retention = info.retention;
+  const absl::StatusOr<SessionInfo> forked =
+      ForkFrom(&source, {.generation = item->generation, .length = item->length}, fork.get());
+  if (!forked.ok()) return forked.status();
+  Retention retention = forked->retention;
   retention.pinned = false;
   fork->InitRetention(retention);
   fork->NoteChange();

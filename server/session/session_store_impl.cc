@@ -17,7 +17,8 @@
 namespace oscarkv {
 
 absl::StatusOr<SessionInfo> SessionStore::Impl::Create(SessionConfig config,
-                                                       const Retention& retention) {
+                                                       const Retention& retention,
+                                                       const std::optional<ParentPrefix>& parent) {
   // A repeat needs no memory.
   if (const auto other = sessions_.Find(config.id)) return Repeated(config, *other);
   if (absl::Status s = CheckUsable(config.id); !s.ok()) return s;
@@ -26,7 +27,11 @@ absl::StatusOr<SessionInfo> SessionStore::Impl::Create(SessionConfig config,
   if (absl::Status s = ReserveFor(session.get()); !s.ok()) return s;
   session->CountFor(tenants_.Of(session->config()->tenant));
   session->InitRetention(retention);
-  ReusePrefix(session.get());
+  if (!parent) {
+    ReusePrefix(session.get());
+  } else if (absl::Status s = BeginWith(*parent, session.get()); !s.ok()) {
+    return s;
+  }
   if (const auto other = sessions_.Insert(session)) return Repeated(*session->config(), *other);
   const InGate in_gate(&session->gate());  // where it is not deleted meanwhile
   if (!session->deleted()) prefixes_.Add(session);
@@ -114,7 +119,7 @@ absl::StatusOr<SessionInfo> SessionStore::Impl::Truncate(std::string_view id,
   }
   std::int64_t longest = 0;
   for (const LayerStats& layer : info.layers) longest = std::max(longest, layer.length);
-  absl::Status status = CheckKept(asked.length, longest, info);
+  absl::Status status = CheckKept("length", asked.length, longest, info);
   if (status.ok()) status = tiers_.Restore(&session);
   const std::uint64_t new_generation = NewGeneration();
   if (status.ok()) session.NoteChange();  // also if it fails half-way: then its file lacks tokens

@@ -51,7 +51,8 @@ class SessionStore::Impl {
     if (!disk_) tiers_.Start();  // else with what the directory has
   }
 
-  absl::StatusOr<SessionInfo> Create(SessionConfig config, const Retention& retention);
+  absl::StatusOr<SessionInfo> Create(SessionConfig config, const Retention& retention,
+                                     const std::optional<ParentPrefix>& parent);
   absl::StatusOr<std::shared_ptr<Session>> Find(std::string_view id) const;
   absl::Status Delete(std::string_view id, std::uint64_t generation);
   absl::StatusOr<SessionInfo> SetRetention(std::string_view id, std::uint64_t generation,
@@ -94,6 +95,17 @@ class SessionStore::Impl {
                                           const SessionFileState& state, SessionLoader* loader);
   // Makes `session`, which is empty, a fork of the session with the longest prefix that it names.
   void ReusePrefix(Session* session);
+  // The same, of the session that it names.
+  absl::Status BeginWith(const ParentPrefix& parent, Session* session);
+  struct ForkRequest {
+    std::uint64_t generation = 0;        // of the source; 0: any
+    std::optional<std::int64_t> length;  // default: the source's committed length
+    const char* field = "length";        // in errors
+    bool create = false;                 // the tokens count as reused_length
+  };
+  // Makes `fork`, which is empty, what the source would be after a truncate. Returns what the
+  // source was.
+  absl::StatusOr<SessionInfo> ForkFrom(Session* source, const ForkRequest& request, Session* fork);
   // The session that the item asks for, for nobody to find yet. Null: it is there, see item->info.
   absl::StatusOr<std::shared_ptr<Session>> MakeFork(ForkItem* item);
   absl::Status PutInPlace(std::shared_ptr<Session> fork, ForkItem* item);

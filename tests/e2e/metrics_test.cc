@@ -121,6 +121,37 @@ TEST_F(MetricsTest, ValuesFollowWhatIsDone) {
   EXPECT_EQ(scraped.at("oscarkv_checkpoint_lag_seconds"), 0);
 }
 
+TEST_F(MetricsTest, SessionsThatTheServerDeletesAreCounted) {
+  Config config = TestConfig();
+  config.metrics_address = "127.0.0.1:0";
+  config.memory_budget_bytes = 2 << 20;
+  config.drop_when_full = true;
+  TestServer server(config);
+  const auto dropped = [&](const char* reason) {
+    const Scraped scraped = ParseMetrics(Scrape(server.server().metrics_address()));
+    return scraped.at(absl::StrCat("oscarkv_dropped_sessions_total{reason=\"", reason, "\"}"));
+  };
+  constexpr TestModel kModel = {.layers = 1};
+  v1::CreateSessionRequest request = CreateRequest("brief", kModel);
+  request.mutable_retention()->mutable_ttl()->set_nanos(1);
+  v1::CreateSessionResponse response;
+  ASSERT_TRUE(Call(server.stub(), &Stub::CreateSession, request, response).ok());
+  while (dropped("expired") < 1) absl::SleepFor(absl::Milliseconds(10));
+  EXPECT_EQ(dropped("room"), 0);
+  for (int i = 0; dropped("room") < 1; ++i) {
+    ASSERT_LT(i, 1000) << "nothing was dropped";
+    const v1::Session session = Create(server.stub(), absl::StrCat("s", i), kModel);
+    Append(server.stub(), AppendRequestOf(kModel, session, 0, 0, 100));
+  }
+  EXPECT_EQ(dropped("expired"), 1);
+  for (const char* gone : {"brief", "s0"}) {
+    v1::GetSessionRequest get;
+    get.set_session(gone);
+    v1::GetSessionResponse got;
+    EXPECT_TRUE(absl::IsNotFound(Call(server.stub(), &Stub::GetSession, get, got))) << gone;
+  }
+}
+
 TEST_F(MetricsTest, ScrapesWhileSessionsComeAndGo) {
   Config config = TestConfig();
   config.metrics_address = "127.0.0.1:0";

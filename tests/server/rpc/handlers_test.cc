@@ -350,6 +350,29 @@ TEST_F(HandlersTest, RetentionIsSetAtCreateAndChangedLater) {
   EXPECT_EQ(got.ShortDebugString(), updated.ShortDebugString());
 }
 
+TEST_F(HandlersTest, ASessionBeginsWithTokensOfItsParent) {
+  const TestModel model;
+  const v1::Session parent = Create("a");
+  for (int layer = 0; layer < model.layers; ++layer) {
+    Attend(AttendRequestOf(model, parent, layer, 0, 200, 1));
+  }
+  v1::CreateSessionRequest create = testing::CreateRequest("b");
+  create.mutable_parent()->set_session("a b");
+  v1::CreateSessionResponse created;
+  EXPECT_EQ(FieldOf(handlers_->CreateSession(create, created)), "parent.session");
+  create.mutable_parent()->set_session("a");
+  create.mutable_parent()->set_length(-1);
+  EXPECT_EQ(FieldOf(handlers_->CreateSession(create, created)), "parent.length");
+  create.mutable_parent()->set_length(201);
+  EXPECT_EQ(FieldOf(handlers_->CreateSession(create, created)), "parent.length");
+  create.mutable_parent()->set_length(150);
+  create.mutable_parent()->set_generation(parent.generation());
+  ASSERT_TRUE(handlers_->CreateSession(create, created).ok());
+  EXPECT_EQ(created.session().reused_length(), 150);
+  EXPECT_EQ(created.session().committed_length(), 150);
+  Attend(AttendRequestOf(model, created.session(), 0, 150, 1, 1));
+}
+
 TEST_F(HandlersTest, TimesToLiveAreChecked) {
   const auto field_of = [&](std::int64_t seconds, int nanos) {
     v1::CreateSessionRequest create = testing::CreateRequest("a");

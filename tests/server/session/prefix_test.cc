@@ -9,7 +9,9 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "server/session/session_store.h"
+#include "tests/server/support/error_details.h"
 #include "tests/server/support/store_on_cpu.h"
 #include "tests/server/support/test_session.h"
 
@@ -111,6 +113,76 @@ TEST_F(PrefixTest, DeletedSessionsAreNotReused) {
   ASSERT_TRUE(fork.status.ok());
   Fill("d", 0, 100);
   EXPECT_EQ(Create(Config("e", {{100, "a key of 100"}})), 0);  // a fork has no keys
+}
+
+TEST_F(PrefixTest, ASessionBeginsWithTokensOfItsParent) {
+  Create(Config("a", {}));
+  Fill("a", 0, 400);
+  SessionConfig config = Config("b", {{200, "a key of 200"}});
+  config.group = "its own";
+  const Retention retention{.priority = 3, .pinned = true};
+  const ParentPrefix parent{.session = "a", .length = 256};
+  const std::int64_t before = store_->Totals().resident_bytes;
+  absl::StatusOr<SessionInfo> made = store_->Create(config, retention, parent);
+  ASSERT_TRUE(made.ok()) << made.status();
+  EXPECT_EQ(made->reused_length, 256);
+  EXPECT_EQ(made->committed_length, 256);
+  EXPECT_EQ(made->retention, retention);
+  EXPECT_LT(store_->Totals().resident_bytes - before, made->resident_bytes / 4);  // it is shared
+  // As if all had been appended to it, and the rest been truncated.
+  Create(Config("twin", {}));
+  Fill("twin", 0, 400);
+  ASSERT_TRUE(store_->Truncate("twin", "", Info("twin").generation, 256).ok());
+  EXPECT_EQ(Step("b", 256, 40), Step("twin", 256, 40));
+  // A repeat begins nothing anew, and others may begin with it by its keys.
+  made = store_->Create(config, retention, parent);
+  ASSERT_TRUE(made.ok()) << made.status();
+  EXPECT_EQ(made->committed_length, 296);
+  EXPECT_EQ(Create(Config("c", {{200, "a key of 200"}})), 200);
+  // By default with all that are there, and whatever its own keys would find.
+  made = store_->Create(Config("d", {{200, "a key of 200"}}), {},
+                        ParentPrefix{.session = "a", .generation = Info("a").generation});
+  ASSERT_TRUE(made.ok()) << made.status();
+  EXPECT_EQ(made->reused_length, 400);
+  EXPECT_EQ(Step("d", 400, 40), Step("a", 400, 40));
+}
+
+TEST_F(PrefixTest, AParentThatWillNotDoIsToldAndNothingIsMade) {
+  SessionConfig sliding = Config("a", {});
+  sliding.rollback_tokens = 50;
+  Create(sliding);
+  Fill("a", 0, 900);
+  Fill("a", 900, 1500);
+  ASSERT_GT(Info("a").min_truncate_length, 1);
+  const std::int64_t before = store_->Totals().resident_bytes;
+  const auto refusal = [&](const SessionConfig& config, const ParentPrefix& parent) {
+    const absl::Status status = store_->Create(config, {}, parent).status();
+    EXPECT_FALSE(store_->Get(config.id).ok());
+    EXPECT_EQ(store_->Totals().resident_bytes, before);
+    return absl::StrCat(testing::ReasonOf(status), " ", testing::DetailOf(status, "field"));
+  };
+  const SessionConfig config = Config("b", {});
+  const std::uint64_t generation = Info("a").generation;
+  EXPECT_EQ(refusal(config, {.session = "nobody"}), "SESSION_NOT_FOUND session");
+  EXPECT_EQ(refusal(config, {.session = "b"}), "SESSION_NOT_FOUND session");
+  EXPECT_EQ(refusal(config, {.session = "a", .generation = generation + 1}),
+            "GENERATION_MISMATCH ");
+  EXPECT_EQ(refusal(config, {.session = "a", .length = 1501}), "INVALID_FIELD parent.length");
+  EXPECT_EQ(refusal(config, {.session = "a", .length = 1}), "TOKENS_FREED parent.length");
+  std::vector<SessionConfig> others(7, config);
+  others[0].model = "another model";
+  others[1].model_revision = "another revision";
+  others[2].rope_digest = "another digest";
+  others[3].position_base = 1;
+  others[4].layers[0].codec.window = 33;
+  others[5].layers[2].sliding_window = 1000;
+  others[6].value_folded[1] = true;
+  for (const SessionConfig& other : others) {
+    EXPECT_EQ(refusal(other, {.session = "a"}), "INVALID_FIELD parent.session");
+  }
+  SessionConfig foreign = config;
+  foreign.tenant = "another tenant";
+  EXPECT_EQ(refusal(foreign, {.session = "a"}), "SESSION_NOT_FOUND session");
 }
 
 // A sliding window may have freed what a fork of so few tokens would need.
